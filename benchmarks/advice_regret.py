@@ -58,7 +58,7 @@ def _memory_without(measured: list[Row], model: str) -> MemoryFit:
 
 
 START_OF_FIT = {
-    "sustained.nanotron.h100-sxm": 0.88, "attention.nanotron": 0.6, "memory.nanotron": 0.7,
+    "sustained.nanotron.h100-sxm": 0.88, "attention.nanotron": 0.9, "memory.nanotron": 0.7,
     "host_us.nanotron": 8.0, "call_us.nanotron": 12.0, "near.nanotron": 1.4, "net.nanotron": 1.1,
     "step_ms.nanotron": 10.0, "send_us.nanotron": 20.0,
 }  # fmt: skip

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,7 +28,18 @@ from shardtoll.analyzers.forecast.rows.parse import Abstain, number, read_row
 from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
 from shardtoll.ledger.answers.forecast import PricedRow
 
-TORCHTITAN: Final = ("torchtitan", "T1", "T2", "T3", "T4", "T5")
+HEADINGS: Final = {
+    "T1": "lbs2 SAC",
+    "T2": "compile fp8 lbs1 fullAC",
+    "T3": "lbs2 SAC",
+    "T4": "compile fp8 lbs16 fullAC",
+    "T5": "compile fp8 asyncTP lbs32 gbs256 fullAC",
+    "asyncTP_llama3_h100_2025-06 70B": "compile lbs16 fullAC",
+    "asyncTP_llama3_h100_2025-06 8B": "compile lbs12 SAC",
+    "llama3-8b_h200_202506_trainy-whitefiber": "SAC",
+}
+"""What the headings of torchtitan's tables state for all their rows (benchmarks of pytorch/torchtitan).
+The last one's configuration file checkpoints selectively."""
 
 
 def training_rows(folder: Path) -> list[dict[str, str]]:
@@ -44,10 +56,13 @@ def held_out_rows(folder: Path) -> list[dict[str, str]]:
     with (folder / "reference" / "e2e_results.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     filled: list[dict[str, str]] = []
+    table = layout = ""
     for row in rows:
         before = filled[-1] if filled else row
+        if row["source"] != "same" and row["source"].split()[-1] != table:
+            table, layout = row["source"].split()[-1], ""
         for name in ("source", "hardware"):
-            if row[name] == "same" or (name == "source" and row[name] in TORCHTITAN[1:] and filled):
+            if row[name] == "same" or (name == "source" and row[name] in HEADINGS):
                 row[name] = before[name]
         if row["hardware"] in ("Megatron-LM", "MegaScale"):
             row["hardware"] = before["hardware"]
@@ -56,24 +71,19 @@ def held_out_rows(folder: Path) -> list[dict[str, str]]:
         row["framework"] = FRAMEWORKS.get(words, "Megatron-LM" if megatron else "")
         row["group"] = f"held out: {words}"
         if words == "torchtitan":
-            _of_torchtitan(row, before)
+            # A line without degrees goes on with those of the line above in its table.
+            layout = " ".join(_DEGREES.findall(row["config"])) or layout
+            row["config"] = f"{layout} {_DEGREES.sub('', row['config'])} {_heading(table, row['model'])}"
+            row["seq"] = "" if "seq" in row["config"] else "8192"
         filled.append(row)
     return filled
 
 
-def _of_torchtitan(row: dict[str, str], before: dict[str, str]) -> None:
-    """Fill in what a line takes from the line before it, and the settings that the tables' own pages
-    state."""
-    config = row["config"]
-    if "FSDP" not in config and (config.startswith("+") or "async" in config or "vanilla" in config):
-        config = f"{before['config'].split('+')[0].replace('vanilla', '')} {config}"
-    row["seq"] = "" if "seq" in config else "8192"
-    if "TP" in config and "PP" not in config:
-        config += " fullAC" if "70" in row["model"] else " SAC"
-        config += "" if "lbs" in config else " lbs16"
-    elif "lbs" not in config and "CP" not in config and "TP" not in config:
-        config += " lbs2 SAC"
-    row["config"] = config
+_DEGREES: Final = re.compile(r"(?:FSDP|TP|PP|CP)\d+")
+
+
+def _heading(table: str, model: str) -> str:
+    return HEADINGS.get(table) or HEADINGS[f"{table} {model.split('-')[-1]}"]
 
 
 def priced(rows: Sequence[dict[str, str]], anchors: Sequence[Anchor] = ()) -> list[PricedRow]:

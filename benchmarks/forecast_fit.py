@@ -18,6 +18,7 @@ import argparse
 import csv
 import json
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,11 +30,12 @@ import numpy as np
 from shardtoll.analyzers.forecast.plan.band import slope_width
 from shardtoll.analyzers.forecast.plan.constants import START, Constants
 from shardtoll.analyzers.forecast.plan.price import price_parts
-from shardtoll.analyzers.forecast.plan.traits import traits_of
+from shardtoll.analyzers.forecast.plan.traits import TRAITS, traits_of
 from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row
 
 CONSTANTS: Final = Path(__file__).resolve().parents[1] / "analyzers/forecast/data/forecast_constants.json"
+ROUNDS: Final = 15
 HUBER: Final = 0.04
 """Residuals beyond this count linearly: single slow runs shall not decide."""
 
@@ -55,7 +57,7 @@ class Stage:
     framework: str
     free: dict[str, float]
     every: int = 1
-    """Each so many rows are used."""
+    """Each so many rows are used: no divisor of what the rows' settings repeat by."""
 
 
 FIXED: Final = {
@@ -74,17 +76,17 @@ STAGES: Final = (
     Stage(
         "nemo",
         {
-            **{f"sustained.{gpu}.float8": 0.3 for gpu in GPUS_OF_NEMO},
-            "sustained.h100-sxm.bfloat16": 0.3,
-            "attention.nemo": 0.2, "memory.nemo": 0.3, "tensor_exposed.nemo": 0.7,
+            **{f"sustained.nemo.{gpu}.float8": 0.12 for gpu in GPUS_OF_NEMO},
+            "sustained.nemo.h100-sxm.bfloat16": 0.12,
+            "attention.nemo": 0.3, "memory.nemo": 0.2, "tensor_exposed.nemo": 0.7,
             "context_exposed.nemo": 0.7, "expert_exposed.nemo": 0.5,
         },
-        every=2,
     ),
     Stage(
         "composer",
         {
-            "sustained.a100-sxm-40gb.bfloat16": 0.3, "sustained.a100-sxm-80gb.bfloat16": 0.3,
+            "sustained.composer.a100-sxm-40gb.bfloat16": 0.3,
+            "sustained.composer.a100-sxm-80gb.bfloat16": 0.3,
             "sustained.composer.h100-sxm.bfloat16": 0.05, "sustained.composer.h100-sxm.float8": 0.2,
             "attention.composer.a100-sxm-40gb": 0.2, "attention.composer.a100-sxm-80gb": 0.2,
             "attention.composer.h100-sxm": 0.5, "memory.composer.a100-sxm-40gb": 0.25,
@@ -100,7 +102,7 @@ STAGES: Final = (
             "host_us.vtrain": 0.7, "call_us.vtrain": 0.8, "near.vtrain": 0.4, "step_ms.vtrain": 1.0,
             "send_us.vtrain": 0.5, "head.vtrain": 0.3,
         },
-        every=4,
+        every=7,
     ),
     Stage(
         "nanotron",
@@ -110,7 +112,13 @@ STAGES: Final = (
             "step_ms.nanotron": 1.0, "send_us.nanotron": 0.8, "staged_us.nanotron": 1.0,
         },
     ),
-    Stage("jax", {"sustained.jax.h100-sxm": 0.05, "memory.jax": 0.4, "near.jax": 0.4, "net.jax": 0.4}),
+    Stage(
+        "jax",
+        {
+            "sustained.jax.h100-sxm": 0.05, "attention.jax": 0.3, "memory.jax": 0.4, "near.jax": 0.4,
+            "net.jax": 0.4,
+        },
+    ),
 )  # fmt: skip
 
 
@@ -142,7 +150,9 @@ def residuals(rows: Sequence[Measured], constants: Constants) -> Any:
     )
 
 
-def fit(rows: Sequence[Measured], start: Constants, free: dict[str, float], rounds: int = 5) -> Constants:
+def fit(
+    rows: Sequence[Measured], start: Constants, free: dict[str, float], rounds: int = ROUNDS
+) -> Constants:
     """Return the constants with the free ones fitted to the rows."""
     names = list(free)
     prior = np.log([_value(start, name) for name in names])
@@ -170,7 +180,7 @@ def fit(rows: Sequence[Measured], start: Constants, free: dict[str, float], roun
         normal = (jacobian * weight[:, None]).T @ jacobian + np.diag(1 / width**2)
         slope = (jacobian * weight[:, None]).T @ errors + (place - prior) / width**2
         before = cost(errors, place)
-        for _ in range(4):
+        for _ in range(_TRIES):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slope)
             moved = place + np.clip(step, -0.5, 0.5)
             new = residuals(rows, at(moved))
@@ -181,6 +191,10 @@ def fit(rows: Sequence[Measured], start: Constants, free: dict[str, float], roun
         if before - cost(errors, place) < 1e-3 * before:
             break
     return at(place)
+
+
+_TRIES: Final = 12
+"""Dampings that are tried before a place counts as the best: they grow by 4 each."""
 
 
 def _value(constants: Constants, name: str) -> float:
@@ -228,7 +242,7 @@ def summary(errors: Any) -> str:
 
 def fit_all(
     rows: Sequence[Measured], keep: Callable[[Measured], bool] = lambda _: True, only: str | None = None,
-    rounds: int = 5, start: Constants | None = None, quiet: bool = False,
+    rounds: int = ROUNDS, start: Constants | None = None, quiet: bool = False,
 ) -> Constants:  # fmt: skip
     """Return the constants fitted to the rows that `keep` lets through."""
     constants = start or Constants({**START, **FIXED})
@@ -250,7 +264,47 @@ def fit_all(
                 ),
                 flush=True,
             )
-    return constants
+    return constants.with_({**_kept(constants), **unseen(constants)})
+
+
+_COMMON: Final = ("attention", "memory", "near", "net", "contention")
+"""Constants that say more of GPUs and networks than of a framework's host code."""
+
+
+def _kept(constants: Constants) -> dict[str, float]:
+    """Return the common values that frameworks were fitted with and have no own value of, as their own."""
+    named = {tuple(name.split(".")[:2]) for name in constants.values}
+    return {
+        f"{head}.{stage.framework}": constants.get(head)
+        for stage in STAGES
+        for head in _COMMON
+        if any((free.split(".")[0], stage.framework) in named for free in stage.free)
+        and (head, stage.framework) not in named
+    }
+
+
+def unseen(constants: Constants) -> dict[str, float]:
+    """Return what a framework that no fit has seen gets: the geometric mean of those that one has.
+
+    What a GPU sustains is told by GPU and kind of product, as kernels and power limits decide it.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, value in constants.values.items():
+        head, framework, *rest = [*name.split("."), ""][:4]
+        if framework not in TRAITS:
+            continue
+        if head == "sustained" and rest[0]:
+            kind = name.split(".")[3] if name.count(".") > 2 else "bfloat16"
+            name = f"sustained.{rest[0]}.{kind}"
+        elif head in _COMMON and not (head == "attention" and TRAITS[framework].unfused_attention):
+            name = head
+        else:
+            continue
+        found.setdefault(name, {}).setdefault(framework, []).append(math.log(value))
+    return {
+        name: math.exp(statistics.fmean(statistics.fmean(logs) for logs in by_framework.values()))
+        for name, by_framework in found.items()
+    }
 
 
 def main() -> None:
@@ -261,7 +315,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="frameworks, comma separated; others keep what is packaged")
     parser.add_argument("--leave-out", help="a word in source, model or GPU of rows that are not fitted")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--dry", action="store_true", help="write nothing")
     parser.add_argument("-o", "--output", type=Path, default=CONSTANTS, help="the packaged file if omitted")
     arguments = parser.parse_args()

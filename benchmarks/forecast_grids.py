@@ -36,7 +36,35 @@ SHARES: Final = {
         0.97,
         "head dimension 64 over 128: mpt-125m and 350m beside mpt-760m to 3b, llm-foundry",
     ),
+    **{
+        f"attention_head_64_hopper_{direction}": (
+            share,
+            "head dimension 64 over 128 of SDPA, median of five lengths on an H200 "
+            "(benchmarks/results/gpu-h200/tables.csv, 2026-11-27)",
+        )
+        for direction, share in (("forward", 0.7), ("backward", 0.78))
+    },
+    "attention_flash2_ampere": (1.0, "the tables of these GPUs were measured with FlashAttention-2"),
+    "attention_flash2_hopper": (
+        0.6,
+        "FlashAttention-3 is 1.5 to 2.0 times as fast forward, 1.5 to 1.75 backward (arXiv 2407.08608, H100)",
+    ),
+    "attention_flash1_ampere": (
+        0.55,
+        "FlashAttention-2 is 1.7 to 3.0 times as fast as the first, 1.3 to 2.5 as Triton's "
+        "(arXiv 2307.08691, A100)",
+    ),
+    "attention_flash1_hopper": (0.33, "of Ampere, times that of FlashAttention-2 on Hopper"),
     "attention_head_192": (0.9, "head dimension 192 over 128: median of MooreThreads/SimuMax"),
+    **{
+        f"memory_{name}": (
+            share,
+            "median rate of the two largest sizes, forward, over 4,800 GB/s of an H200 "
+            "(benchmarks/results/gpu-h200/tables.csv, 2026-11-27); other GPUs, types and backward "
+            "are taken to be like it",
+        )
+        for name, share in (("gelu", 0.546), ("layer_norm", 0.327), ("softmax", 0.513))
+    },
     "grouped": (0.6, "weight of separate matmuls in a grouped one: median of MooreThreads/SimuMax"),
 }
 
@@ -62,6 +90,7 @@ def main() -> None:
 
 def _matmuls(rows: list[dict[str, str]]) -> dict[str, Any]:
     tables: dict[str, Any] = defaultdict(dict)
+    wide: dict[str, dict[tuple[int, int, int], float]] = {}
     for source_gpu, gpu in GPUS.items():
         for name, dtype in DTYPES.items():
             chosen = [
@@ -72,10 +101,46 @@ def _matmuls(rows: list[dict[str, str]]) -> dict[str, Any]:
             if not chosen:
                 continue
             axes = [sorted({int(row[axis]) for row in chosen}) for axis in "mnk"]
-            shares = {tuple(int(row[axis]) for axis in "mnk"): _share(row) for row in chosen}
-            values = [shares[m, n, k] for m in axes[0] for n in axes[1] for k in axes[2]]
-            tables[gpu][dtype] = _table(axes, values, chosen[0]["source"])
+            times = {_place(row): float(row["latency_us"]) for row in chosen}
+            shares = {_place(row): float(row["eff"]) for row in chosen}
+            source = chosen[0]["source"]
+            if dtype == "bfloat16":
+                wide[gpu] = times
+            elif gpu in wide:
+                cast = _cast_us(times)
+                for place, time in times.items():
+                    without = time - cast[0] - cast[1] * place[0] * place[2]
+                    shares[place] *= time / max(without, wide[gpu][place] / _FASTER[dtype])
+                source += f"; without casting the input: {cast[0]:.1f} us + {1e6 * cast[1]:.2f} ps an element"
+            values = [max(1, round(1e4 * shares[m, n, k])) for m in axes[0] for n in axes[1] for k in axes[2]]
+            tables[gpu][dtype] = _table(axes, values, source)
     return dict(tables)
+
+
+_FASTER: Final = {"float8": 2.0, "float4": 4.0}
+"""What narrow products gain over bfloat16 at most: the ratio of the peaks."""
+
+
+def _place(row: dict[str, str]) -> tuple[int, int, int]:
+    return int(row["m"]), int(row["n"]), int(row["k"])
+
+
+def _cast_us(times: dict[tuple[int, int, int], float]) -> tuple[float, float]:
+    """Return what casting the left input took within the measured times: per call, and per element, in us.
+
+    A product's time goes with its columns, the cast's does not: it is what remains at no column. Measured at
+    512 and 1,024 columns of at least 4,096 rows, where products in bfloat16 leave next to nothing (0.1 ps an
+    element on an H100, where those in 8 bits leave 2.6).
+    """
+    rows = [(m * k, 2 * times[m, 512, k] - times[m, 1024, k]) for m, n, k in times if n == 512 and m >= _TALL]
+    each = statistics.median(
+        (high[1] - low[1]) / (high[0] - low[0]) for low in rows for high in rows if high[0] >= 4 * low[0]
+    )
+    fixed = statistics.median(time - each * elements for elements, time in rows)
+    return max(0.0, fixed), max(0.0, each)
+
+
+_TALL: Final = 4096
 
 
 def _attention(rows: list[dict[str, str]]) -> dict[str, Any]:
@@ -106,10 +171,6 @@ def _mean(by_place: dict[tuple[int, int], list[float]], tiles: int, seq: int) ->
 
 def _grid(row: dict[str, str]) -> bool:
     return row["source"].startswith("PyPI aiconfigurator")
-
-
-def _share(row: dict[str, str]) -> int:
-    return max(1, round(1e4 * float(row["eff"])))
 
 
 def _table(axes: list[list[int]], values: list[int], source: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from shardtoll.analyzers.forecast.compute.attention_kernels import head_share, kernel_share
 from shardtoll.analyzers.forecast.compute.cards import Card, card_of, sibling_of
 from shardtoll.analyzers.forecast.compute.grid import grid_of, shares
 from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Matmul, Streamed, Work
@@ -80,27 +81,18 @@ def _attention(card: Card, work: Attention) -> Price:
     tiles = work.batch * work.heads
     reach = max(1, round(max(work.queries, work.keys) if work.causal else work.queries))
     share, within = grid.share((tiles, reach))
-    share *= _head_share(work.head_dim)
     if work.direction == "backward":
         # A backward fills a small GPU sooner than a forward: its share is bounded below by the forward's
         # ratio.
         full, _ = grid.share((max(tiles, 64), reach))
-        share = shares()["attention_backward"] * (share * full * _head_share(work.head_dim)) ** 0.5
+        share = shares()["attention_backward"] * (share * full) ** 0.5
+    share *= head_share(card, work) * kernel_share(card, work.kernel)
     scale = 1.0 if sibling is card else card.matmul_share / sibling.matmul_share
     dtype = "bfloat16" if work.dtype.startswith("float8") else work.dtype
     time_ns = work.flops / (card.peak_tflops(dtype) * 1e3 * share * scale)
     time_ns = max(time_ns, 1000 * shares()["kernel_floor_us"])
     factor = _WITHIN if within and sibling is card else _OTHER_GPU if sibling is not card else _BEYOND
     return _band(time_ns, factor, grid.source)
-
-
-def _head_share(head_dim: int) -> float:
-    """Return what a head dimension other than 128 reaches of the share at 128."""
-    if head_dim >= 128:
-        return 1.0 if head_dim < 192 else shares()["attention_head_192"]
-    return shares()["attention_head_64"] * min(1.0, head_dim / 64) + max(0, head_dim - 64) / 64 * (
-        1 - shares()["attention_head_64"]
-    )
 
 
 def _grouped(card: Card, work: GroupedMatmul) -> Price:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Direction = Literal["forward", "backward"]
+Kernel = Literal["best", "flash2", "flash1"]
+"""Fused attention: the GPU's best (FlashAttention-3 and cuDNN on Hopper), FlashAttention-2, or its first
+version and Triton's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Attention:
     dtype: str = "bfloat16"
     causal: bool = True
     direction: Direction = "forward"
+    kernel: Kernel = "best"
 
     @property
     def flops(self) -> float:

@@ -15,11 +15,6 @@ from shardtoll.ledger.records.record import Group
 
 _CONTEXT_BYTES = 520 << 20
 """CUDA's context and the code of kernels. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
-_WORKSPACE_BYTES = 32 << 20
-"""cuBLAS's workspace, allocated through the allocator: what torch asks for on Hopper GPUs (32 MiB,
-`getChosenWorkspaceSize` in aten/src/ATen/cuda/CublasHandlePool.cpp; 8 MiB on other GPUs).
-Each thread that multiplies has a handle, and so a workspace, of its own (the same file's thread-local pool):
-autograd runs backward on another thread than the program's."""
 _NCCL_BYTES = 48 << 20
 """Buffers of one communicator. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
 _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
@@ -32,10 +27,16 @@ _MOST_PLACES = 12
 
 
 def peak_memory(
-    storages: Sequence[DryStorage], groups: Sequence[Group], capacity_bytes: int, settings: str | None = None
+    storages: Sequence[DryStorage],
+    groups: Sequence[Group],
+    capacity_bytes: int,
+    cublas_bytes: int,
+    settings: str | None = None,
 ) -> DryMemory:
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
 
+    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies has one
+    of its own: autograd runs backward on another thread than the program's.
     `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. It is replayed without a limit: torch would
     free what it has cached before it fails, so that a step whose allocated bytes alone fit may still run.
 
@@ -45,7 +46,7 @@ def peak_memory(
     allocator = Allocator(options_of(settings))
     streams: dict[str, int] = {}
     threads = {"program"}
-    allocator.malloc("workspace of program", _WORKSPACE_BYTES)
+    allocator.malloc("workspace of program", cublas_bytes)
     live: dict[Hashable, DryStorage] = {}
     at_peak: dict[Hashable, DryStorage] = {}
     peak: int | None = None
@@ -58,7 +59,7 @@ def peak_memory(
         if each.born:
             if storage.phase in BACKWARD and "autograd" not in threads:
                 threads.add("autograd")
-                allocator.malloc("workspace of autograd", _WORKSPACE_BYTES)
+                allocator.malloc("workspace of autograd", cublas_bytes)
             stream = streams.setdefault(storage.stream, len(streams))
             allocator.malloc(each.key, max(storage.bytes, 1), stream)
             live[each.key] = storage

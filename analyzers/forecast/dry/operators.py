@@ -51,10 +51,9 @@ class Prices:
             return Timed(moved_ns, moved_ns / 2, moved_ns * 2)
         price = price_operator(self.gpu, work_of(op))
         kept = 1.0
-        if op.kind in ("gemm", "grouped_gemm"):
+        if op.kind in ("gemm", "grouped_gemm", "attention"):
+            # The kernel of attention is known here. What was fitted of frameworks says which one they had.
             kept = self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
-        elif op.kind == "attention":
-            kept = self.constants.get("attention", self.gpu)
         return Timed(price.expected_ns / kept, price.low_ns / kept, price.high_ns / kept)
 
     def host_ns(self, op: DryOp) -> float:

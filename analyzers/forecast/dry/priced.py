@@ -16,6 +16,7 @@ from shardtoll.analyzers.forecast.dry.dry_graph import DryGraph, build
 from shardtoll.analyzers.forecast.dry.memory import peak_memory
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.dry.shares import Shares, Spans, divide
+from shardtoll.analyzers.forecast.memory.workspaces import workspace_bytes
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
 from shardtoll.analyzers.replay.contention import Contention
@@ -94,8 +95,9 @@ def price_dry(
     capacity = run.device_memory_bytes or 0
     if storages:
         used = {row.group for row in rows}
+        workspace = workspace_bytes(card_of(run.gpu_toml or run.gpu).gpu.capability)
         alive = [group for group in ledger.groups if group.name in used]
-        memory = peak_memory(storages, alive, capacity, run.allocator_settings)
+        memory = peak_memory(storages, alive, capacity, workspace, run.allocator_settings)
         answer = replace(answer, memory=memory)
     return replace(ledger, tables=tables), answer
 

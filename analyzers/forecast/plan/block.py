@@ -112,7 +112,7 @@ def block_terms(model: ModelShape, share: Share, gpu: str, dtype: str, traits: T
         forward.append(GroupedMatmul(one.groups, one.m, one.n, one.k, dtype))
         backward.append(GroupedMatmul(one.groups, one.m, one.k, one.n, dtype))
         backward.append(GroupedMatmul(one.groups, one.n, one.k, one.m, dtype))
-    attention, scores = _attention(model, share, gpu, wide_dtype, unfused=traits.unfused_attention)
+    attention, scores = _attention(model, share, gpu, wide_dtype, traits)
     streamed = _streamed(model, share, dtype, traits)
     return Terms(
         (_sum(gpu, forward), _sum(gpu, backward)),
@@ -129,12 +129,12 @@ out."""
 
 
 def _attention(
-    model: ModelShape, share: Share, gpu: str, dtype: str, *, unfused: bool
+    model: ModelShape, share: Share, gpu: str, dtype: str, traits: Traits
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return ns of one block's attention, and bytes of its scores, forward and backward."""
     heads = max(1, model.heads // share.tp)
     queries, keys, width = share.sequence // share.cp, share.sequence, model.head_width
-    if unfused:
+    if traits.unfused_attention:
         batch = share.micro_batch * heads
         scores = Matmul(queries, keys, width, dtype, batch)
         weighted = Matmul(queries, width, keys, dtype, batch)
@@ -145,7 +145,9 @@ def _attention(
     times = [
         price_operator(
             gpu,
-            Attention(share.micro_batch, queries, keys, heads, kept, width, dtype, True, direction),
+            Attention(
+                share.micro_batch, queries, keys, heads, kept, width, dtype, True, direction, traits.attention
+            ),
         ).expected_ns
         for direction in ("forward", "backward")
     ]

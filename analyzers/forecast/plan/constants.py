@@ -13,7 +13,7 @@ DATA: Final = "shardtoll.analyzers.forecast.data"
 
 START: Final[Mapping[str, float]] = {
     "sustained": 0.9,
-    "attention": 0.6,
+    "attention": 0.9,
     "memory": 0.7,
     "host_us": 8.0,
     "step_ms": 10.0,

@@ -68,8 +68,12 @@ class Groups:
             # A reduce-scatter and an all-gather take what one all-reduce takes.
             one = self.time("all_reduce", hidden, self.tensor, constants, *scopes).expected_ns
             part = 1.0
-            if plan.layout.async_tp or traits.overlaps_tensor:
+            if traits.overlaps_tensor:
                 part = constants.get("tensor_exposed", *scopes)
+            elif plan.layout.async_tp:
+                # A piece for each rank: nothing hides the first, and the others slow the matmuls down.
+                contention = constants.get("contention", *scopes)
+                part = (1 + (share.tp - 1) * contention) / share.tp
             exposed["tensor"] = 2 * one * part
             calls += 4 if share.sequence_parallel else 2
         if share.cp > 1:

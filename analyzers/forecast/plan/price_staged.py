@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.groups import Groups
 from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns
@@ -12,6 +14,9 @@ from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology,
 from shardtoll.analyzers.forecast.plan.stages import stage_layers
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
+
+Pass: TypeAlias = tuple[Phase, ...]
+"""What a rank does one after another in a pass: its blocks, and the embedding or the head."""
 
 
 def staged_parts(
@@ -38,8 +43,8 @@ def staged_parts(
     )  # fmt: skip
     times = StagedTimes(
         topology,
-        tuple(tuple(each.time_ns for each in stage[0]) for stage in passes),
-        tuple(tuple(each.time_ns for each in stage[1]) for stage in passes),
+        tuple(tuple(_time_ns(each) for each in stage[0]) for stage in passes),
+        tuple(tuple(_time_ns(each) for each in stage[1]) for stage in passes),
         send, tuple(reduce), tuple(gather), tuple(optimizer),
     )  # fmt: skip
     step = staged_step_ns(times, layout.accumulation, constants.get("contention", *scopes))
@@ -54,7 +59,7 @@ def _parts(
     groups: Groups,
     constants: Constants,
     traits: Traits,
-    passes: list[tuple[list[Phase], list[Phase]]],
+    passes: list[tuple[list[Pass], list[Pass]]],
     optimizer: list[float],
     step: float,
     sends: float,
@@ -62,9 +67,9 @@ def _parts(
 ) -> Parts:
     layout = plan.layout
     fixed = 1e6 * constants.get("step_ms", f"{traits.name}.{plan.gpu}", traits.name)
-    whole = [_total(stage) for stage in passes]
-    busiest = max(whole, key=lambda each: each.time_ns)
-    busy = layout.accumulation * busiest.time_ns
+    took = [sum(_time_ns(each) for each in (*stage[0], *stage[1])) for stage in passes]
+    busiest = _total(passes[took.index(max(took))])
+    busy = layout.accumulation * max(took)
     exposed = {cause: layout.accumulation * value for cause, value in busiest.exposed_ns.items()}
     rest = max(0.0, step - busy - max(optimizer) - sends)
     # Replicas come after the pipeline's own gaps: at most what their collectives take is theirs.
@@ -86,10 +91,16 @@ def _parts(
     )
 
 
-def _total(stage: tuple[list[Phase], list[Phase]]) -> Phase:
+def _time_ns(parts: Pass) -> float:
+    """Return how long a pass takes. Launches of blocks do not hide behind the head: loss is waited for."""
+    return sum(each.time_ns for each in parts)
+
+
+def _total(stage: tuple[list[Pass], list[Pass]]) -> Phase:
     total = EMPTY
-    for each in (*stage[0], *stage[1]):
-        total = total.plus(each)
+    for parts in (*stage[0], *stage[1]):
+        for each in parts:
+            total = total.plus(each)
     return total
 
 
@@ -101,16 +112,16 @@ def _ends(plan: TrainingPlan, stage: int) -> float:
 
 def _stage_passes(
     phases: Phases, layers: tuple[float, ...], stage: int, chunks: int
-) -> tuple[list[Phase], list[Phase]]:
+) -> tuple[list[Pass], list[Pass]]:
     """Return forward and backward of each chunk of a stage."""
     per_chunk = layers[stage] / chunks
-    forward = [EMPTY.plus(phases.block_forward, per_chunk) for _ in range(chunks)]
-    backward = [EMPTY.plus(phases.block_backward, per_chunk) for _ in range(chunks)]
+    forward: list[Pass] = [(EMPTY.plus(phases.block_forward, per_chunk),) for _ in range(chunks)]
+    backward: list[Pass] = [(EMPTY.plus(phases.block_backward, per_chunk),) for _ in range(chunks)]
     if stage == 0:
-        forward[0] = forward[0].plus(phases.embedding)
+        forward[0] = (phases.embedding, *forward[0])
     if stage == len(layers) - 1:
-        forward[-1] = forward[-1].plus(phases.head_forward)
-        backward[-1] = backward[-1].plus(phases.head_backward)
+        forward[-1] = (*forward[-1], phases.head_forward)
+        backward[-1] = (phases.head_backward, *backward[-1])
     return forward, backward
 
 

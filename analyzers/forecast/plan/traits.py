@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from shardtoll.analyzers.forecast.compute.work import Kernel
+
 
 @dataclass(frozen=True, slots=True)
 class Traits:
@@ -39,6 +41,8 @@ class Traits:
     unfused_attention: bool = False
     """Whether attention writes its scores to memory: matmul, softmax, dropout and matmul as kernels of their
     own."""
+    attention: Kernel = "best"
+    """Its kernel of fused attention."""
     sequence_parallel: bool = False
     """Whether it shards norms over the tensor-parallel group where the plan does not say."""
 
@@ -46,9 +50,9 @@ class Traits:
 TRAITS: Final = {
     each.name: each
     for each in (
-        Traits("composer", 12, 1, 3, 28, 18, optimizer_bytes=30, accumulate_bytes=0),
+        Traits("composer", 12, 1, 3, 28, 18, optimizer_bytes=30, accumulate_bytes=0, attention="flash1"),
         Traits("torchtitan", 20, 5, 5, 28, 30, overlaps_pipeline=True, sequence_parallel=True,
-        gradient_bytes=4),
+        gradient_bytes=4, attention="flash2"),
         Traits(
             "vtrain", 10, 3, 2, 36, 26,
             accumulate_bytes=10, gradient_bytes=2, optimizer_bytes=36, overlaps_data=False,
@@ -56,12 +60,12 @@ TRAITS: Final = {
         ),
         Traits(
             "megatron", 10, 3, 3, 36, 20,
-            accumulate_bytes=8, gradient_bytes=4, optimizer_bytes=40, overlaps_data=False,
+            accumulate_bytes=8, gradient_bytes=4, optimizer_bytes=40, overlaps_data=False, attention="flash2",
         ),
         Traits(
             "nanotron", 14, 5, 4, 40, 32,
             accumulate_bytes=10, gradient_bytes=4, optimizer_bytes=44, overlaps_data=False,
-            sequence_parallel=True,
+            sequence_parallel=True, attention="flash2",
         ),
         Traits(
             "nemo", 8, 2, 3, 24, 16,
@@ -69,7 +73,7 @@ TRAITS: Final = {
             overlaps_tensor=True, gathers_early=True, sequence_parallel=True,
         ),
         Traits("jax", 8, 2, 3, 20, 10, gathers_early=True),
-        Traits("generic", 14, 4, 4, 28, 26),
+        Traits("generic", 14, 4, 4, 28, 26, attention="flash2"),
     )
 }  # fmt: skip
 """Counted in each framework's public source: fused norms and activations pass a tensor once in and once

@@ -96,7 +96,7 @@ def _hardware_notes(row: Row) -> dict[str, str]:
     if watts is not None:
         notes["watts"] = watts[1]
     if "h100" in words and "hbm2e" in words:
-        # GUESS: H100 cards with HBM2e are sold with 2.0 TB/s (PCIe); nobody publishes those for SXM.
+        # "96GB HBM2e with 2.4 TB/sec" (pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md).
         notes["memory_gbps"] = "2400"
     return notes
 
@@ -216,12 +216,12 @@ def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tup
     if not sequence:
         sequence = _default_sequence(row)
         assumed.append("seq")
-    micro, accumulation = _batch(row, config, dp, assumed)
     chunks = (_degree(row, config, "vpp", "VP", "VPP") or 1) if pp > 1 else 1
     if pp > 1 and chunks == 1 and "interleaved" in f"{row.get('schedule')} {config}".casefold():
         chunks = max(1, min(2, model.layers // pp))
     if chunks * pp > model.layers + 2:
         chunks = 1
+    micro, accumulation = _batch(row, config, dp, pp * chunks, assumed)
     checkpointing = _checkpointing(row, config, assumed)
     layout = Layout(
         dp=dp, sharding=_sharding(row, config, assumed), tp=tp, sequence_parallel=_sequence_parallel(row, tp),
@@ -249,7 +249,7 @@ def _default_sequence(row: Row) -> int:
     raise Abstain("the sequence length is unknown")
 
 
-def _batch(row: Row, config: str, dp: int, assumed: list[str]) -> tuple[int, int]:
+def _batch(row: Row, config: str, dp: int, stages: int, assumed: list[str]) -> tuple[int, int]:
     micro = _degree(row, config, "mbs", "mbs", "lbs", "bs")
     gbs = _degree(row, config, "gbs", "gbs", "batch", "global batch")
     accumulation = _degree(row, config, "ga", "ga")
@@ -264,7 +264,12 @@ def _batch(row: Row, config: str, dp: int, assumed: list[str]) -> tuple[int, int
         accumulation = 1
         assumed.append("ga")
     pp = number(row, "pp") or 1
-    if pp > 1 and accumulation < pp and not gbs:
+    local = micro * accumulation
+    torchtitan = traits_of(row.get("framework") or _framework(row)).name == "torchtitan"
+    if torchtitan and stages > 1 and accumulation == 1 and local % stages == 0:
+        # torchtitan cuts a local batch into as many micro-batches as there are stages.
+        micro, accumulation = local // stages, stages
+    elif pp > 1 and accumulation < pp and not gbs:
         # A local batch of a pipeline is cut into micro-batches of one sequence.
         accumulation, micro = accumulation * micro, 1
     return micro, accumulation
@@ -328,7 +333,11 @@ def _compiled(row: Row, config: str) -> bool:
     text = (row.get("compile") or "").strip().casefold()
     if text:
         return text not in ("0", "no", "false", "none")
-    return "compile" in config.casefold()
+    lowered = config.casefold()
+    if "compile" in lowered or traits_of(row.get("framework") or _framework(row)).name != "torchtitan":
+        return "compile" in lowered
+    # torchtitan refuses asynchronous tensor parallelism without the compiler, and warns of 8 bits without it.
+    return "async" in lowered or _precision(row, config) == "fp8"
 
 
 def _framework(row: Row) -> str:

@@ -18,7 +18,7 @@ from shardtoll.analyzers.roofline.model.direct import PAIRED
 from shardtoll.analyzers.roofline.model.library import Library, load_library
 from shardtoll.analyzers.roofline.model.light import light_ns_per_byte
 from shardtoll.analyzers.roofline.model.measured import curves_of, measured_cost
-from shardtoll.analyzers.roofline.model.model import Model
+from shardtoll.analyzers.roofline.model.model import Choice, Model
 from shardtoll.analyzers.roofline.model.place import Placement
 from shardtoll.analyzers.roofline.model.ring import CHAINED
 
@@ -65,6 +65,23 @@ class _Fit:
     """Numbers of hosts that it was fitted on; none: there was nothing to fit it on."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Modelled:
+    """What the model says of some message sizes, in ns; of the band the logarithms to both sides."""
+
+    choice: Choice
+    time_ns: Floats
+    best_ns: Floats
+    light_ns: Floats
+    low: Floats
+    high: Floats
+    basis: Literal["transferred", "model"]
+
+
+_RUNGS: Final[Floats] = np.concatenate([[0.0], 2.0 ** np.arange(63)])
+"""Message sizes whose floors hold for all larger messages. They include all sizes at which a band bends."""
+
+
 class Pricing:
     """Costs on one fabric."""
 
@@ -74,6 +91,7 @@ class Pricing:
         self._models: dict[tuple[str, Placement], Model] = {}
         self._fits: dict[tuple[str, bool], _Fit] = {}
         self._light: dict[tuple[str, Placement], float] = {}
+        self._rungs: dict[tuple[str, Placement], tuple[Floats, Floats]] = {}
 
     def model(self, op: str, placement: Placement) -> Model:
         """Return the candidates of the op on the placement; falsy where there is none."""
@@ -95,29 +113,17 @@ class Pricing:
         """Return the same for each of some message sizes: none depends on the others."""
         fit, model = self._fit(op, placement), self.model(op, placement)
         message_bytes = _floats(sizes)
-        choice = model.choose(message_bytes, fit.correction)
-        # Another version of the library may take the best algorithm: no sound run is below that one's band.
-        times_ns, floors_ns = choice.time_ns, choice.best_ns
-        light_ns: Floats = self.light_ns_per_byte(op, placement) * message_bytes
-        basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
-        if basis == "model":
-            # A share that was learned elsewhere may be above what the links here allow.
-            times_ns, floors_ns = np.maximum(times_ns, light_ns), np.maximum(floors_ns, light_ns)
-        low, high = band_of_model(self.library, model.machine, basis, message_bytes)
-        if basis == "model" and self._guessed_rate(placement):
-            low, high = np.maximum(low, UNKNOWN_WIDTH), np.maximum(high, UNKNOWN_WIDTH)
-        if basis == "model" and op in PAIRED and placement.spans_nodes:
-            # How much of a card one message gets differs between machines more than anything else (0.3 to 1).
-            low = np.maximum(low, ONE_CARD_WIDTH)
-        wider = self._wider(fit, placement)
+        modelled = self._modelled(op, placement, fit, model, message_bytes)
+        choice, basis = modelled.choice, modelled.basis
+        floors_ns = self._floors_ns(op, placement, fit, model, message_bytes, modelled)
         latencies = [candidate.latency_ns * fit.correction.latency for candidate in choice.candidates]
         columns = (
-            times_ns,
+            modelled.time_ns,
             np.array(latencies)[choice.index],
-            times_ns * np.exp(-low * wider),
-            times_ns * np.exp(high * wider),
-            floors_ns * np.exp(-low * wider),
-            light_ns,
+            np.maximum(modelled.time_ns * np.exp(-modelled.low), floors_ns),
+            modelled.time_ns * np.exp(modelled.high),
+            floors_ns,
+            modelled.light_ns,
         )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         best = [choice.candidates[each] for each in choice.index.tolist()]
@@ -130,6 +136,52 @@ class Pricing:
                 self._measured(op, size, placement, price) for size, price in zip(sizes, priced, strict=True)
             ]
         return list(zip(best, priced, strict=True))
+
+    def _modelled(
+        self, op: str, placement: Placement, fit: _Fit, model: Model, message_bytes: Floats
+    ) -> _Modelled:
+        choice = model.choose(message_bytes, fit.correction)
+        # Another version of the library may take the best algorithm: no sound run is below that one's band.
+        times_ns, best_ns = choice.time_ns, choice.best_ns
+        light_ns: Floats = self.light_ns_per_byte(op, placement) * message_bytes
+        basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
+        if basis == "model":
+            # A share that was learned elsewhere may be above what the links here allow.
+            times_ns, best_ns = np.maximum(times_ns, light_ns), np.maximum(best_ns, light_ns)
+        low, high = band_of_model(self.library, model.machine, basis, message_bytes)
+        if basis == "model" and self._guessed_rate(placement):
+            low, high = np.maximum(low, UNKNOWN_WIDTH), np.maximum(high, UNKNOWN_WIDTH)
+        if basis == "model" and op in PAIRED and placement.spans_nodes:
+            # How much of a card one message gets differs between machines more than anything else (0.3 to 1).
+            low = np.maximum(low, ONE_CARD_WIDTH)
+        wider = self._wider(fit, placement)
+        return _Modelled(choice, times_ns, best_ns, light_ns, low * wider, high * wider, basis)
+
+    def _floors_ns(
+        self,
+        op: str,
+        placement: Placement,
+        fit: _Fit,
+        model: Model,
+        message_bytes: Floats,
+        modelled: _Modelled,
+    ) -> Floats:
+        """Return what one of twenty sound runs takes less than, for each message size.
+
+        A larger message takes no less than a smaller one, so each floor is also one of every larger message.
+        The band is wider at some sizes than at smaller ones: its low end alone would fall there.
+        """
+        rungs = self._rungs.get((op, placement))
+        if rungs is None:
+            whole = self._modelled(op, placement, fit, model, _RUNGS)
+            below_ns: Floats = np.maximum.accumulate(whole.best_ns * np.exp(-whole.low))
+            rungs = self._rungs[op, placement] = (below_ns, whole.low)
+        below_ns, low = rungs
+        at = np.searchsorted(_RUNGS, message_bytes, side="right") - 1
+        # Between two rungs the wider end counts, so that floors do not fall there either.
+        widest = np.maximum(modelled.low, low[np.minimum(at + 1, len(low) - 1)])
+        floors: Floats = np.maximum(below_ns[at], modelled.best_ns * np.exp(-widest))
+        return floors
 
     def _measured(self, op: str, message_bytes: int, placement: Placement, price: Price) -> Price:
         """Return what was measured of the very same collective in place of the model's price."""

@@ -34,7 +34,9 @@ def train(call: str | None = None) -> Ledger:
 
 def reserved_bytes(ledger: Ledger) -> float:
     storages: list[DryStorage] = to_records("dry_storages", ledger.tables["dry_storages"])
-    return peak_memory(storages, (), 80 << 30, ledger.run.allocator_settings).reserved_bytes.expected
+    return peak_memory(
+        storages, (), 80 << 30, 32 << 20, ledger.run.allocator_settings
+    ).reserved_bytes.expected
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.dry.lifetimes import Happening, happenings
 from shardtoll.analyzers.forecast.dry.memory import peak_memory
+from shardtoll.analyzers.forecast.memory.workspaces import workspace_bytes
 from shardtoll.ledger.records.dry import DryStorage
 
 MB = 1 << 20
@@ -74,11 +76,11 @@ def test_what_a_step_leaves_and_no_row_knows_is_gone_before_the_next():
 def test_what_was_there_before_the_recording_counts_though_no_step_makes_it():
     """As a batch of another shape, or a buffer that the step deletes."""
     rows = [weights(), storage(0, 2, 50 * MB, step=None), storage(1, 3, 5 * MB)]
-    assert peak_memory(rows, (), CARD).allocated_bytes == (10 + 50 + 5 + 32) * MB
+    assert peak_memory(rows, (), CARD, 32 * MB).allocated_bytes == (10 + 50 + 5 + 32) * MB
 
 
 def test_a_step_in_which_nothing_is_born_holds_what_was_there():
-    memory = peak_memory([weights()], (), CARD)
+    memory = peak_memory([weights()], (), CARD, 32 * MB)
     assert memory.allocated_bytes == 42 * MB
     assert sum(memory.at_peak.values()) == memory.allocated_bytes
 
@@ -107,7 +109,7 @@ def test_fragments_of_the_first_step_stay_reserved():
         storage(1, 4, 150 * MB),
         storage(2, 3, 30 * MB, phase="backward"),
     ]
-    memory = peak_memory(rows, (), CARD)
+    memory = peak_memory(rows, (), CARD, 32 * MB)
     held = memory.reserved_bytes.expected - memory.outside_bytes
     assert held >= memory.allocated_bytes
     assert memory.allocated_bytes == (10 + 100 + 150 + 30 + 64) * MB
@@ -154,7 +156,18 @@ def test_any_storages_are_born_and_freed_once_and_the_peak_is_theirs(drawn):
         first = 0 if step is None else born
         rows.append(DryStorage(step, 0, first, freed, freed_step, size * MB, category, phase=phase))
     alive(list(happenings(rows)))
-    memory = peak_memory(rows, (), CARD)
+    memory = peak_memory(rows, (), CARD, 32 * MB)
     # Beside it a workspace for each thread; of blocks less than a MiB is not split off.
     peak = most_at_once(rows)
     assert peak + 32 * MB <= memory.allocated_bytes <= peak + 64 * MB + len(rows) * MB
+
+
+def test_workspaces_are_those_of_torch_by_kind_of_gpu():
+    small = 2 * 4 * MB + 8 * (16 << 10)
+    sizes = {
+        name: workspace_bytes(card_of(name).gpu.capability)
+        for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm")
+    }
+    assert sizes == {"a100-sxm-80gb": small, "h100-sxm": 32 * MB, "b200-sxm": 32 * MB}
+    assert workspace_bytes("9.4") == 128 * MB
+    assert workspace_bytes(None) == small

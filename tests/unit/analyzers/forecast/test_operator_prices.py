@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from shardtoll.analyzers.forecast.compute import Attention, GroupedMatmul, Matmul, Streamed, price_operator
 from shardtoll.analyzers.forecast.compute.grid import gpus_with, grid_of
+from shardtoll.analyzers.forecast.compute.work import Kernel
 from shardtoll.ledger import UsageError
 
 SIZES = st.integers(min_value=1, max_value=65536)
@@ -85,3 +86,49 @@ def test_a_gpu_without_a_table_takes_a_siblings_with_a_wider_band():
 def test_an_unknown_gpu_is_told_in_one_line():
     with pytest.raises(UsageError, match=r"no GPU named 'h1000': name one of gpus\.toml, as "):
         price_operator("h1000", Streamed(1.0))
+
+
+# make gpu on an H200, 2026-11-27 (benchmarks/results/gpu-h200/tables.csv): batch, tokens, head dimension, us
+# forward and backward, 32 heads.
+ON_AN_H200 = (
+    (4, 4096, 128, 944.8, 2909.9),
+    (2, 8192, 128, 1742.4, 5627.9),
+    (4, 4096, 64, 663.2, 1877.3),
+    (2, 8192, 64, 1249.2, 3419.1),
+    (1, 16384, 64, 2391.3, 6431.8),
+)
+
+
+@pytest.mark.parametrize(("batch", "tokens", "width", "forward_us", "backward_us"), ON_AN_H200)
+def test_attention_is_priced_as_a_card_took_it_by_head_dimension(
+    batch: int, tokens: int, width: int, forward_us: float, backward_us: float
+):
+    for direction, measured_us in (("forward", forward_us), ("backward", backward_us)):
+        work = Attention(batch, tokens, tokens, 32, 32, width, direction=direction)
+        assert price_operator("h200-sxm", work).expected_ns == pytest.approx(1000 * measured_us, rel=0.1)
+
+
+def test_an_older_kernel_of_attention_is_slower_where_a_newer_one_was_written_for_the_gpu():
+    def time_ns(gpu: str, kernel: Kernel) -> float:
+        return price_operator(gpu, Attention(4, 4096, 4096, 32, 8, 128, kernel=kernel)).expected_ns
+
+    assert time_ns("a100-sxm-80gb", "best") == time_ns("a100-sxm-80gb", "flash2")
+    assert time_ns("a100-sxm-80gb", "flash2") < 0.6 * time_ns("a100-sxm-80gb", "flash1")
+    assert time_ns("h100-sxm", "best") < 0.65 * time_ns("h100-sxm", "flash2")
+    assert time_ns("h100-sxm", "flash2") < 0.6 * time_ns("h100-sxm", "flash1")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "measured_us"),
+    [
+        (8192, 8192, 8192, 774.3),
+        (8192, 1024, 8192, 105.0),
+        (16384, 1024, 16384, 418.9),
+        (4096, 4096, 4096, 113.3),
+    ],
+)
+def test_products_in_8_bits_do_not_hold_the_cast_of_their_input(m: int, n: int, k: int, measured_us: float):
+    """Scaled products on an H200. With the cast the second and third took more than twice as long."""
+    assert (
+        0.75 <= price_operator("h200-sxm", Matmul(m, n, k, "float8")).expected_ns / 1000 / measured_us <= 1.05
+    )

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.forecast.plan import MeasuredNetwork, price_plan
+from shardtoll.analyzers.forecast.plan.constants import fitted
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.plan.schedule import schedule
 from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.ledger import UsageError
+from shardtoll.ledger.answers.forecast import PlanPrice
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
 
 LLAMA = ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True, name="llama3-8b")
@@ -70,6 +72,33 @@ def test_groups_stand_where_their_strides_put_them():
     assert (across.nodes, across.ranks_per_node, across.sharing) == (16, 1, 8)
     half = place_group(8, 4, 8)
     assert (half.nodes, half.ranks_per_node, half.sharing) == (4, 2, 4)
+
+
+def tensor_ns(*, async_tp: bool) -> float:
+    """Exposed time of tensor parallelism over 8 ranks under torchtitan, whose constants no fit has."""
+    return price_plan(plan(dp=8, tp=8, sharding="fsdp", async_tp=async_tp)).exposed_ns["tensor"]
+
+
+def test_asynchronous_tensor_parallelism_exposes_its_first_piece_and_what_overlapping_costs():
+    contention = fitted().get("contention")
+    slowed = (1 + 7 * contention) / 8
+    assert tensor_ns(async_tp=True) == pytest.approx(slowed * tensor_ns(async_tp=False))
+
+
+def test_launches_of_blocks_do_not_hide_behind_the_head():
+    """A step of small blocks is bound by the host, and one with a large vocabulary takes its head longer."""
+    small = ModelShape(24, 1024, 16, 16, 4096, 512, name="small")
+    large = replace(small, vocab=204_800)
+
+    def price(model: ModelShape) -> PlanPrice:
+        made = TrainingPlan(model, Layout(dp=1), 1024, "a100-sxm-80gb", framework="vTrain")
+        return price_plan(replace(made, precision="fp16"))
+
+    more = price(large).compute_ns - price(small).compute_ns
+    optimizer = price(large).optimizer_ns - price(small).optimizer_ns
+    longer = price(large).step_ns.expected - price(small).step_ns.expected
+    assert price(small).step_ns.expected > 2 * price(small).compute_ns
+    assert longer == pytest.approx(more + optimizer, rel=0.1)
 
 
 def test_more_work_takes_longer_and_the_parts_fit_the_step():

@@ -40,6 +40,27 @@ def test_what_a_row_lacks_comes_from_its_config_and_its_models_name():
     )
 
 
+def test_torchtitan_compiles_what_it_does_not_run_without_the_compiler():
+    def compiled(**change: str) -> bool:
+        return read_row({**ROW, **change}).plan.compiled
+
+    assert compiled(config="FSDP8 fp8 lbs2")
+    assert compiled(gpus="64", config="FSDP8 TP8 asyncTP lbs2")
+    assert not compiled(config="FSDP8 fp8 lbs2", compile="0")
+    assert not compiled(config="FSDP8 lbs2")
+    assert not compiled(config="FSDP8 fp8 lbs2", framework="composer FSDP1", source="llm-foundry")
+
+
+def test_torchtitan_cuts_a_local_batch_into_as_many_micro_batches_as_stages():
+    def cut(config: str) -> tuple[int, int]:
+        layout = read_row({**ROW, "gpus": "512", "config": config}).plan.layout
+        return layout.micro_batch, layout.accumulation
+
+    assert cut("FSDP16 TP8 PP4 1F1B lbs32") == (8, 4)
+    assert cut("FSDP16 TP8 PP4 Interleaved 1F1B lbs32") == (4, 8)
+    assert cut("FSDP16 TP8 PP4 1F1B lbs6") == (6, 1)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

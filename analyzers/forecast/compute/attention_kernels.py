@@ -1,0 +1,43 @@
+"""What other kernels and other head dimensions reach of a table of attention: the best kernel at 128.
+
+A head half as wide halves the matrix products, not the exponentials. Tensor cores of Hopper are so fast that
+exponentials take half as long as the products of a forward at 128, and at 64 as long.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardtoll.analyzers.forecast.compute.cards import Card
+from shardtoll.analyzers.forecast.compute.grid import shares
+from shardtoll.analyzers.forecast.compute.work import Attention, Kernel
+
+_HOPPER: Final = (9, 0)
+_USUAL: Final = 128
+"""Head dimension of the tables."""
+_NARROW: Final = 64
+_WIDE: Final = 192
+
+
+def kernel_share(card: Card, kernel: Kernel) -> float:
+    """Return what a kernel reaches of the best one on this GPU: each was written for one generation."""
+    if kernel == "best":
+        return 1.0
+    age = "hopper" if _capability(card) >= _HOPPER else "ampere"
+    return shares()[f"attention_{kernel}_{age}"]
+
+
+def head_share(card: Card, work: Attention) -> float:
+    """Return what its head dimension reaches of the share at 128."""
+    width = work.head_dim
+    if width >= _USUAL:
+        return 1.0 if width < _WIDE else shares()["attention_head_192"]
+    narrow = shares()["attention_head_64"]
+    if work.kernel == "best" and _capability(card) >= _HOPPER:
+        narrow = shares()[f"attention_head_64_hopper_{work.direction}"]
+    return narrow * min(1.0, width / _NARROW) + max(0, width - _NARROW) / _NARROW * (1 - narrow)
+
+
+def _capability(card: Card) -> tuple[int, int]:
+    major, _, minor = (card.gpu.capability or "8.0").partition(".")
+    return int(major), int(minor or 0)

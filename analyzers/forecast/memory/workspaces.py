@@ -1,0 +1,20 @@
+"""Workspaces that torch gives cuBLAS, by kind of GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from shardtoll.ledger.foreign.toml_text import toml_tables
+
+
+@cache
+def workspace_bytes(capability: str | None) -> int:
+    """Return the bytes of one handle's workspace on a GPU of that compute capability; None if it is unknown.
+
+    Each thread that multiplies has a handle, and so a workspace, of its own.
+    """
+    text = resources.files(__package__).joinpath("workspaces.toml").read_text(encoding="utf-8")
+    sizes = toml_tables(text)["bytes"]
+    names = (capability, capability.partition(".")[0]) if capability else ()
+    return int(next((sizes[name] for name in names if name in sizes), sizes["other"]))
