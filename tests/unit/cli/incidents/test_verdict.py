@@ -212,8 +212,8 @@ def test_the_last_line_says_what_was_not_weighed_and_what_ran_again() -> None:
     verdict = judge(WANTED, report(finding(), late), report(replace(late, severity="info")), 1.0)
     assert (verdict.good, verdict.others, verdict.others_warn) == (True, 2, 1)
     line = scoreboard.summary(total([verdict, replace(verdict, runs=2)]))
-    assert "weighed are kinds of correctness, implicit-redistribute" in line
-    assert "4 other findings that nothing was expected of (2 warnings)" in line
+    assert "Weighed are kinds of correctness, implicit-redistribute" in line
+    assert "4 other findings (2 warnings) were not expected and not weighed" in line
     assert "1 incident missed by times and ran again" in line
     assert scoreboard.repeated(verdict) is None
     assert "run 2 times" in (scoreboard.repeated(replace(verdict, runs=2)) or "")
