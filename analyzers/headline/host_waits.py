@@ -12,6 +12,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.words.human import duration, ranks
 
@@ -21,17 +22,22 @@ HEADS: Final = {
     "checkpoint-stall": "Writing checkpoints costs most",
 }
 """Kind of the finding -> what costs most."""
+STALLS: Final = {"data-stall": "data", "host-sync": "host-sync", "checkpoint-stall": "checkpoint"}
+"""Kind of the finding -> kind of the stalls that it is made of."""
 LEAST_SHARE: Final = 0.2
 """Part of the longest step that it must cost."""
 BETWEEN: Final = 0.9
 """Part of a toll that passes between steps from which all of it is said to."""
 
 
-def clause(context: Context, findings: Sequence[Finding]) -> tuple[str, tuple[str, ...]] | None:
+def clause(
+    context: Context, findings: Sequence[Finding], *, within_idle: bool = False
+) -> tuple[str, tuple[str, ...]] | None:
     """Return what costs most with its figures, and the kind of its finding; None if something else does.
 
     It costs more than a rank's exposed communication and idle time: then it leads, whatever these are. A rank
-    that alone is late for it is a matter of the late rank.
+    that alone is late for it is a matter of the late rank. `within_idle`: idle time that it accounts for does
+    not count against it, as that of a device whose host reads values.
     """
     late = {finding.ranks for finding in findings if finding.kind == "straggler" and len(finding.ranks) == 1}
     warned = [
@@ -52,6 +58,8 @@ def clause(context: Context, findings: Sequence[Finding]) -> tuple[str, tuple[st
     told, parted = context.told_rows, context.parts_rows
     exposed, step = (_longest(told, name) for name in ("exposed_comm_ns", "duration_ns"))
     idle = _longest(parted, "idle_ns")
+    if within_idle:
+        idle -= _lost_ns(context, most.kind)
     if not most.toll_ns > max(exposed, idle, LEAST_SHARE * step):
         return None
     before = most.figure("before_step_ns") or 0
@@ -59,6 +67,14 @@ def clause(context: Context, findings: Sequence[Finding]) -> tuple[str, tuple[st
     cost = f"{duration(before)} before each step" if between else f"{duration(most.toll_ns)} per step"
     who = "" if set(most.ranks) == set(context.ledger.run.ranks_seen) else f" on {ranks(most.ranks)}"
     return f"{HEADS[most.kind]}: {cost}{who}", (most.kind,)
+
+
+def _lost_ns(context: Context, kind: str) -> float:
+    """Return how long a surveyed step is idle for it, on the rank where that is longest."""
+    stalls, steps = context.stalls_in_steps, context.surveyed
+    rows = keep(stalls, stalls["step"].isin(steps) & (stalls["kind"] == STALLS[kind]))
+    by_rank = rows.groupby("rank")["lost_ns"].sum()
+    return float(by_rank.max()) / len(steps) if len(by_rank) else 0.0
 
 
 def _longest(rows: pd.DataFrame, name: str) -> float:

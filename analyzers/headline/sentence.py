@@ -146,6 +146,9 @@ def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None,
     idle = headline_idle.clause(context, {finding.kind for finding in findings})
     if idle is not None:
         return idle
+    host = host_waits.clause(context, findings, within_idle=True)
+    if host is not None:
+        return host
     return unattributed.clause(context), ("unattributed-time",)
 
 

@@ -8,15 +8,23 @@ import pytest
 
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.headline import sentence
-from shardtoll.ledger import Figure, Finding, Remedy
+from shardtoll.ledger import Figure, Finding, Remedy, Stall
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
 
 ADVICE = Remedy("Fetch batches in worker processes ahead of the step (`num_workers`).")
 
 
-def said(*findings: Finding, idle_ms: int = 10) -> str:
-    """Return the headline of two ranks that compute, with 20 of 100 ms of exposed communication."""
+def said(*findings: Finding, idle_ms: int = 10, lost_ms: int = 0) -> str:
+    """Return the headline of two ranks that compute, with 20 of 100 ms of exposed communication.
+
+    `lost_ms`: of the idle time so much is on record as lost to reads of values.
+    """
+    stalls = [
+        Stall(0, rank, "host-sync", "item", "other", 1, lost_ms * MS, lost_ms * MS)
+        for rank in (0, 1)
+        if lost_ms
+    ]
     rows = [
         step(
             rank=rank,
@@ -26,7 +34,7 @@ def said(*findings: Finding, idle_ms: int = 10) -> str:
         )
         for rank in (0, 1)
     ]
-    context = make_context(ledger(on_ranks((0, 1)), run=run_of(2), steps=rows), ROUND)
+    context = make_context(ledger(on_ranks((0, 1)), run=run_of(2), steps=rows, stalls=stalls), ROUND)
     text = sentence.sentence(context, findings)
     assert text is not None
     return text
@@ -50,6 +58,13 @@ def test_reading_values_leads_over_late_ranks():
     assert said(stall("host-sync", 30)).startswith("Reading values on the host costs most: 30.0 ms per step;")
     one = stall("host-sync", 30, ranks=(1,))
     assert said(one).startswith("Reading values on the host costs most: 30.0 ms per step on rank 1;")
+
+
+def test_idle_time_that_it_accounts_for_does_not_count_against_it():
+    read = stall("host-sync", 30)
+    assert said(read, idle_ms=35, lost_ms=30).startswith("Reading values on the host costs most: 30.0 ms")
+    # Half of the idle time has another reason, and lasts longer.
+    assert not said(read, idle_ms=65, lost_ms=30).startswith("Reading values")
 
 
 @pytest.mark.parametrize(
