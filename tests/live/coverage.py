@@ -49,7 +49,7 @@ def page() -> str:
     lines = [
         "# What is captured, strategy by strategy",
         "",
-        "Written by the tests (`pytest --renew-golden tests/live`): each row was held, on real ranks, to a",
+        "Written by the tests (`pytest --renew-golden tests/live`). Each row was held, on real ranks, to a",
         "closed form of every record's operation, group, bytes, cause and phase. *counted*: as many as the",
         "group itself counted. *cause*: operator or wrapper, module or parameter, mesh dimension, line.",
         "*watch*: watched steps say the same as a surveyed one, in every column but the times.",
