@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from shardtoll.analyzers.hang.job import Job, Key, Rank
@@ -19,10 +19,21 @@ _STEPS_AHEAD: Final = 2
 """A host that is this many steps further than its accelerator has waited for it in between."""
 
 
-def differences(calls: Mapping[int, FlightCall], members: int) -> tuple[Difference, ...]:
+def differences_at(
+    job: Job, key: Key, place: int, calls: Mapping[int, FlightCall] | None = None
+) -> tuple[Difference, ...]:
+    """Return what `differences` does of the collective at a place; `calls`: of these ranks alone."""
+    calls = job.at(key, place) if calls is None else calls
+    return differences(calls, len(key[1]), _before(job, key, place))
+
+
+def differences(
+    calls: Mapping[int, FlightCall], members: int, before: Mapping[int, FlightCall] | None = None
+) -> tuple[Difference, ...]:
     """Return what ranks say otherwise of one collective than most, by the first thing that differs.
 
-    `members`: how many ranks the group has, of which some may not have come.
+    `members`: how many ranks the group has, of which some may not have come. `before`: the collective as the
+    same lines issued it last, which says who is right of equally many.
     """
     for what in _SAME:
         said = {
@@ -32,7 +43,7 @@ def differences(calls: Mapping[int, FlightCall], members: int) -> tuple[Differen
         }
         said = {rank: value for rank, value in said.items() if value is not None}
         if len(set(said.values())) > 1:
-            usual = _most(said)
+            usual = _most(said, {getattr(call, what) for call in (before or {}).values()})
             return tuple(
                 Difference(rank, what, value, usual) for rank, value in sorted(said.items()) if value != usual
             )
@@ -79,7 +90,23 @@ def _splits(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
     return tuple(Difference(rank, "splits", sent, got) for rank, (sent, got) in sorted(uneven.items()))
 
 
-def _most(said: Mapping[int, Any]) -> Any:
-    """Return what most ranks say; of equally many the side of the lowest rank."""
+def _before(job: Job, key: Key, place: int) -> Mapping[int, FlightCall]:
+    """Return the last collective before a place that the same lines issued; empty without one."""
+    lines = {(call.op, call.source) for call in job.at(key, place).values()}
+    places = job.places(key)
+    for earlier in reversed(places[: bisect_left(places, place)][-MOST_PLACES:]):
+        calls = job.at(key, earlier)
+        if {(call.op, call.source) for call in calls.values()} == lines:
+            return calls
+    return {}
+
+
+def _most(said: Mapping[int, Any], before: Collection[Any] = ()) -> Any:
+    """Return what most say; of equally many what all said `before`, else the side of the lowest rank."""
     counts = Counter(said.values())
-    return max(counts, key=lambda value: (counts[value], -min(r for r, v in said.items() if v == value)))
+
+    def weight(value: Any) -> tuple[int, bool, int]:
+        lowest = min(rank for rank, said_there in said.items() if said_there == value)
+        return counts[value], set(before) == {value}, -lowest
+
+    return max(counts, key=weight)

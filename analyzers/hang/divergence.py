@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from shardtoll.analyzers.hang.differing import MOST_PLACES, differences
+from shardtoll.analyzers.hang.differing import MOST_PLACES, differences_at
 from shardtoll.analyzers.hang.job import Job, Key
 from shardtoll.analyzers.hang.program_order import across
 from shardtoll.analyzers.hang.step_counts import ahead, apart, in_a_loop, sized
@@ -51,7 +51,7 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
         calls = {rank: call for rank, call in job.at(key, place).items() if rank in ranks}
         if len(calls) < 2:
             continue
-        unlike = differences(calls, len(key[1]))
+        unlike = differences_at(job, key, place, calls)
         by_line = not unlike and len({_line(call) for call in calls.values()}) > 1
         further = ahead(calls)
         if further:

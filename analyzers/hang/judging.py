@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.differing import differences, got_past
+from shardtoll.analyzers.hang.differing import differences_at, got_past
 from shardtoll.analyzers.hang.divergence import first_divergence
 from shardtoll.analyzers.hang.ended import hung_before, is_settled
 from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
@@ -104,7 +104,7 @@ def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Diff
     for rank, wait in stuck.items():
         if wait.call is None or wait.place is None or wait.call.is_point_to_point:
             continue
-        differing = differences(job.at(wait.key, wait.place), len(wait.key[1]))
+        differing = differences_at(job, wait.key, wait.place)
         if differing and not got_past(job, wait.key, wait.place, differing[0].what):
             unlike.append((job.ranks[rank].flight.blocked_since_ns or 0, rank, differing, wait))
     return [(differing, wait) for _, _, differing, wait in sorted(unlike, key=lambda each: each[:2])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardtoll.analyzers.hang.differing import differences
+from shardtoll.analyzers.hang.differing import differences_at
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.waiting import Wait, in_collective
 from shardtoll.ledger.answers.hang import GroupStand, RankStand
@@ -61,9 +61,8 @@ def group_stands(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         known = [each.flight.group(name) for each in job.ranks.values()]
         finished = [group.finished_place for group in known if group and group.finished_place is not None]
         here = job.ranks[rank].flight.group(name)
-        unlike = () if wait.place is None or call is None or call.is_point_to_point else differences(
-            job.at(wait.key, wait.place), len(wait.key[1])
-        )  # fmt: skip
+        meets = wait.place is not None and call is not None and not call.is_point_to_point
+        unlike = differences_at(job, wait.key, wait.place) if meets and wait.place is not None else ()
         stands.append(
             GroupStand(
                 group=name,

@@ -124,6 +124,22 @@ def test_what_ranks_disagree_on_is_named(field: str, value: object, words: str):
     assert [each.rank for each in told.groups[0].differences] == [1]
 
 
+def test_of_two_ranks_that_disagree_before_the_third_came_the_odd_one_is_named():
+    # Two against none: the steps before, in which all agreed, say who is right.
+    usual = replace(waiting(4, source=A), reduce_op="SUM")
+    odd = replace(usual, message_bytes=32)
+    before = [replace(each, reduce_op="SUM") for each in steps(A)]
+    flights = [
+        flight(0, before, world=3),
+        flight(1, [*before, odd], world=3, blocked_s=2),
+        flight(2, [*before, usual], world=3, blocked_s=2),
+    ]
+    told = answer(*flights)
+    assert told.verdict.startswith(
+        "The size differs: rank 1 is in all_reduce 4 of group world (32 B float32)"
+    )
+
+
 def test_a_wrong_root_is_named():
     calls = [call(place, op="broadcast", root=0, source=A) for place in (1, 2, 3)]
     flights = [
