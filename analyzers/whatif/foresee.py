@@ -55,6 +55,7 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
         changes=tuple(changes),
         floor_ns=_floor(context, made, edits),
         path=made.path,
+        tried=min(len(with_toll), MOST_EDITS),
         without_capture=recorded.captured,
     )
 
@@ -68,7 +69,7 @@ def _saved(made: Replayer, finding: Finding, edit: Edit) -> tuple[int, int, int]
 
 
 def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | None:
-    """Return the step with all edits and every collective at its floor; None where no floor is known."""
+    """Return the step with all edits and every collective whose floor is known at it; None if none is."""
     draft = made.draft(edits)
     nodes = np.flatnonzero(draft.recorded.row >= 0)
     nodes = nodes[draft.duration[nodes] > 0]

@@ -206,7 +206,8 @@ def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
 def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
     """Launches take no time of the host, nor does what lies between two of them unless it is long.
 
-    On all ranks: they run one program. That includes a rank that is billed as late in place of this finding.
+    Of a trace on all ranks: they run one program, and one may be billed as late in place of this finding.
+    Replay from points knows no launches: there the own time of the finding's ranks becomes shorter.
     """
 
     def apply(draft: Draft, _end: float) -> None:

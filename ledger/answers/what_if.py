@@ -9,7 +9,9 @@ from shardtoll.ledger.foreign.plain import to_plain
 
 WHAT_IF_VERSION: Final = 1
 
-WITHOUT_CAPTURE: Final = "These times leave out what recording took (capture in the table of steps)."
+WITHOUT_CAPTURE: Final = (
+    "These times leave out what recording took; `shardtoll report --show steps` names it capture."
+)
 """Said wherever a report's own steps, which hold it, may stand beside them."""
 
 
@@ -98,6 +100,8 @@ class Foreseen:
     floor_ns: int | None
     """The step with these changes and every collective at the least that the fabric allows."""
     path: Path
+    tried: int | None = None
+    """How many findings with a toll were tried, the first of the bill; None in earlier versions' reports."""
     without_capture: bool = False
     """Whether these times leave out what recording took, which the report's steps hold."""
 

@@ -24,6 +24,7 @@ from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
 from shardtoll.ledger.records.record import Group, Notice, Run
 from shardtoll.ledger.report.entry_points import EntryPoint
+from shardtoll.ledger.report.older import with_unsplit
 from shardtoll.ledger.tables import table_decode
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.table_json import rows_json
@@ -268,7 +269,7 @@ class Report:
                 run=from_plain(Run, document["run"]),
                 fabric=from_plain(FabricInfo, document["fabric"]),
                 groups=from_plain(tuple[Group, ...], document["groups"]),
-                tables={name: _table_from_json(name, document) for name in SCHEMAS},
+                tables=_tables_from_json(document),
                 findings=from_plain(tuple[Finding, ...], document["findings"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
@@ -319,6 +320,11 @@ def _read(text: str) -> Any:
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
         # Read again in full, for the words of what is wrong with it.
         return json.loads(text)
+
+
+def _tables_from_json(document: Mapping[str, Any]) -> dict[str, pa.Table]:
+    tables = {name: _table_from_json(name, document) for name in SCHEMAS}
+    return {**tables, "steps": with_unsplit(tables["steps"])}
 
 
 def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:

@@ -2,8 +2,9 @@
 
 McCandlish et al. (arXiv 1812.06162) estimate it from gradients of a small and a large batch. Gradients of two
 steps tell the same: |g|^2 holds the signal and the noise of one batch, and the product of two of them the
-signal alone, for their noises are independent. Sketches are linear, so that the product is known from
-|g - h|^2, which the sketches' difference estimates.
+signal alone, for their noises are independent. Each is taken by its own norm, as clipping, a gradient scaler
+and a model that learns change the norms from step to step: what is left is their cosine. Sketches are linear,
+so that it is known from the distance of the two, which the sketches' difference estimates.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from shardtoll.analyzers.shared.whole_gradients import gradients, wholes
 from shardtoll.ledger import SKETCH_COLUMNS, Report
@@ -38,27 +40,33 @@ def noise_scale_in_batches(report: Report) -> float | None:
     sound = whole["finite"] & ~whole["disagree"] & (whole["covered"] == whole["numel"])
     whole = whole[sound & (whole["spread"] < LEAST_ALIKE)]
     steps = sorted(set(whole.index.get_level_values("step")))
-    squares, products, errors = [], [], []
+    cosines, errors = [], []
     for step, after in pairwise(steps):
         if after != step + 1:
             continue
         one, two = whole.xs(step, level="step"), whole.xs(after, level="step")
         names = one.index.intersection(two.index)
-        if not len(names):
-            continue
-        one, two = one.loc[names], two.loc[names]
-        columns = list(SKETCH_COLUMNS)
-        apart = (one[columns].to_numpy(np.float64) - two[columns].to_numpy(np.float64)) ** 2
-        apart_square = apart.mean(axis=1)
-        both = (one["norm"].to_numpy(np.float64) ** 2 + two["norm"].to_numpy(np.float64) ** 2).sum()
-        squares.append(both / 2)
-        products.append((both - apart_square.sum()) / 2)
-        # A mean of n squares of sums of random signs is off by sqrt(2 / n) of itself.
-        errors.append(np.sqrt(2 / len(columns)) * np.sqrt((apart_square**2).sum()) / 2)
-    if not products:
+        pair = _cosine(one.loc[names], two.loc[names])
+        if pair is not None:
+            cosines.append(pair[0])
+            errors.append(pair[1])
+    if not cosines:
         return None
-    signal, power = float(np.mean(products)), float(np.mean(squares))
+    cosine = float(np.mean(cosines))
     error = float(np.sqrt(np.sum(np.square(errors)))) / len(errors)
-    if signal <= LEAST_ERRORS * error or power <= signal:
+    if not LEAST_ERRORS * error < cosine < 1:
         return None
-    return (power - signal) / signal
+    return (1 - cosine) / cosine
+
+
+def _cosine(one: pd.DataFrame, two: pd.DataFrame) -> tuple[float, float] | None:
+    """Return the cosine of two steps' gradients and its standard error; None of gradients without a norm."""
+    columns = list(SKETCH_COLUMNS)
+    sketches = [each[columns].to_numpy(np.float64) for each in (one, two)]
+    norms = [float(np.linalg.norm(each["norm"].to_numpy(np.float64))) for each in (one, two)]
+    if not all(0 < norm < np.inf for norm in norms):
+        return None
+    apart = ((sketches[0] / norms[0] - sketches[1] / norms[1]) ** 2).mean(axis=1)
+    # A mean of n squares of sums of random signs is off by sqrt(2 / n) of itself.
+    error = np.sqrt(2 / len(columns)) * np.linalg.norm(apart) / 2
+    return float(1 - apart.sum() / 2), float(error)

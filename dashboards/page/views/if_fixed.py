@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from shardtoll.dashboards.facts import replayed_words as words
@@ -15,9 +16,12 @@ from shardtoll.ledger.words import human
 
 LEAD: Final = (
     "Predicted by replaying the recorded steps. Each bar shows how much the fix of a finding shortens the "
-    "step after the fixes above it. Two fixes of one cause do not save twice. The last bar is the step "
-    "with all these fixes and every collective at its floor. The bill may say more: it shows an upper bound "
-    "for fixes whose prediction is not proven yet."
+    "step after the fixes above it. Two fixes of one cause do not save twice. The bill may say more: it "
+    "shows an upper bound for fixes whose prediction is not proven yet."
+)
+
+FLOOR: Final = (
+    "The last bar is the step with all these fixes and every collective whose floor is known at its floor."
 )
 
 
@@ -56,18 +60,22 @@ def _fall(change: Change) -> Fall:
 
 
 def _notes(report: Report, seen: Foreseen) -> list[str]:
-    """Return which findings with a toll are not in the way down, and how well the replay stands."""
+    """Return what the last bar is, which findings with a toll have no bar, and how well the replay stands."""
+    with_toll = [number for number, finding in enumerate(report.findings, start=1) if finding.toll_ns]
     shown = {change.number for change in seen.changes}
-    left = [
-        number
-        for number, finding in enumerate(report.findings, start=1)
-        if finding.toll_ns and number not in shown
-    ]
+    tried = with_toll if seen.tried is None else with_toll[: seen.tried]
     notes = []
-    if left:
-        several = "finding" if len(left) == 1 else "findings"
-        notes.append(f"Not shown: {several} {human.runs(left)}, whose fix cannot be replayed.")
+    if seen.floor_ns is not None:
+        notes.append(FLOOR)
+    if left := [number for number in tried if number not in shown]:
+        notes.append(f"Not shown: {_named(left)}, whose fix cannot be replayed.")
+    if late := with_toll[len(tried) :]:
+        notes.append(f"Not shown: {_named(late)}. Only the first {len(tried)} with a toll are replayed.")
     if seen.without_capture:
         notes.append(WITHOUT_CAPTURE)
     basis = words.basis(seen.source, len(seen.steps), seen.nodes, seen.replay_error, seen.unknown_share)
     return [*notes, f"{basis[0].upper()}{basis[1:]}."]
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"{'finding' if len(numbers) == 1 else 'findings'} {human.runs(numbers)}"

@@ -44,9 +44,9 @@ class Memory:
         self.peak_bytes: Callable[[], int] = lambda: 0
         self._settings: str | None = None
 
-    def set_up(self, settings: str) -> None:
-        """Take the allocator's settings from a call of the program."""
-        self._settings = settings
+    def set_up(self, env: str) -> None:
+        """Take the allocator's settings from a call of the program; torch names them `env`."""
+        self._settings = env
 
     @property
     def settings(self) -> str | None:

@@ -20,6 +20,7 @@ def train(call: str | None = None) -> Ledger:
     def program() -> None:
         if call is not None:
             torch._C._accelerator_setAllocatorSettings(call)
+            torch.cuda.memory._set_allocator_settings(env=call)
         model = nn.Linear(1024, 1024).cuda()
         optimizer = torch.optim.SGD(model.parameters())
         for _ in range(3):

@@ -54,6 +54,19 @@ def test_a_parameter_whose_replicas_disagree_is_left_out() -> None:
     assert found == pytest.approx(noise_scale_in_batches(report(gradients)), rel=0.1)
 
 
+def test_a_norm_that_changes_from_step_to_step_is_no_noise() -> None:
+    gradients = drawn(4, 0.5)
+    scaled = {step: gradient * 4.0**step for step, gradient in enumerate(gradients)}
+    assert noise_scale_in_batches(report(scaled)) == pytest.approx(0.25, rel=0.25)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [0.0, 1e90])
+def test_gradients_of_no_size_and_beyond_measure_warn_of_nothing(factor: float) -> None:
+    made = {step: gradient * factor for step, gradient in enumerate(drawn(2, 0.5))}
+    assert noise_scale_in_batches(report(made)) == (None if not factor else pytest.approx(0.25, rel=0.5))
+
+
 def test_noise_alone_has_no_scale() -> None:
     assert noise_scale_in_batches(report(dict(enumerate(drawn(4, 1.0, signal=0.0))))) is None
 

@@ -22,3 +22,7 @@ def test_a_remedy_on_the_page_shows_its_code_without_backticks():
     shown = bill(replace(report, findings=(finding,)))
     assert "Use <code>x.tolist()</code> once." in shown
     assert "`" not in shown.partition("<h4>Remedy</h4>")[2].partition("</p>")[0]
+
+
+def test_code_that_was_cut_stays_as_it_is():
+    assert coded_html("set `a=1` and `b=") == "set `a=1` and `b="

@@ -31,7 +31,11 @@ def test_a_picked_finding_lights_up_its_own_bar():
 
 def test_what_is_not_in_the_fall_and_what_its_times_leave_out_is_said():
     notes = if_fixed.figure(report()).notes
-    assert notes[0] == "Not shown: finding 3, whose fix cannot be replayed."
+    assert notes[:2] == [if_fixed.FLOOR, "Not shown: finding 3, whose fix cannot be replayed."]
+    assert if_fixed.FLOOR not in if_fixed.figure(report(floor_ns=None)).notes
+    untried = if_fixed.figure(report(tried=2)).notes
+    assert "Not shown: finding 3. Only the first 2 with a toll are replayed." in untried
+    assert not any("cannot be replayed" in note for note in untried)
     assert WITHOUT_CAPTURE not in notes
     assert WITHOUT_CAPTURE in if_fixed.figure(report(without_capture=True)).notes
 
