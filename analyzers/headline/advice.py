@@ -96,6 +96,16 @@ def first_of(findings: Sequence[Finding], kinds: Collection[str] = (), rank: int
     return next(iter([*worth, *priced]), None)
 
 
+def best_of(findings: Sequence[Finding], kinds: Collection[str]) -> int | None:
+    """Return the place of the finding of these kinds whose fix saves most; None if none costs time."""
+    first = first_of(findings, kinds)
+    if first is None:
+        return None
+    of_kinds = [place for place, finding in enumerate(findings) if finding.kind in kinds and finding.toll_ns]
+    most = max(of_kinds, key=lambda place: findings[place].saving_ns or 0)
+    return most if (findings[most].saving_ns or 0) > (findings[first].saving_ns or 0) else first
+
+
 def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> tuple[str, ...]:
     """Return what to do in words that may end the sentence, the most telling first; empty without a place.
 

@@ -35,7 +35,15 @@ from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import host_waits, lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import moving as headline_moving
-from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
+from shardtoll.analyzers.headline.advice import (
+    WIDTH,
+    best_of,
+    ends,
+    ends_of_both,
+    first_of,
+    room,
+    with_advice,
+)
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
@@ -179,7 +187,8 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
         brief = f"waiting takes {_of_step(context, part.waiting)}"
         if bubbles > waited / 2:
             between = f", {percent(share * bubbles / exposed)} between stages"
-            return Said(_stages(context), (f"; {brief}", between), first_of(findings, headline_idle.STAGES))
+            advice = best_of(findings, headline_idle.STAGES)
+            return Said(_stages(context, findings, advice), (f"; {brief}", between), advice)
         return _late(context, brief, (part.besides("moving data", part.moving), rest), findings)
     rate, factor = _rate(split, moving)
     brief = f"moving data takes {_of_step(context, part.moving)}"
@@ -290,10 +299,15 @@ def _doubt(context: Context, share: float) -> str | None:
     return f"{len(silent):,} of {times(len(frame), 'collective')} have no known exposed time"
 
 
-def _stages(context: Context) -> str:
+def _stages(context: Context, findings: Sequence[Finding], advice: int | None) -> str:
     head = "Pipeline stages wait for each other, not for the network"
     uneven = pipeline_imbalance.worst(context)
-    return head if uneven is None else f"{head}: {pipeline_imbalance.clause(uneven)}"
+    if uneven is not None:
+        return f"{head}: {pipeline_imbalance.clause(uneven)}"
+    late = None if advice is None else findings[advice]
+    if late is None or late.kind != "straggler" or len(late.ranks) != 1:
+        return head
+    return f"{head}: rank {late.ranks[0]} is late, which costs more than the schedule"
 
 
 def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.headline import idle, moving
-from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
+from shardtoll.analyzers.headline.advice import (
+    WIDTH,
+    best_of,
+    ends,
+    ends_of_both,
+    first_of,
+    room,
+    with_advice,
+)
 from shardtoll.ledger import KINDS, Figure, Finding, Remedy, Where
 from shardtoll.ledger.records.finding import Severity
 
@@ -62,6 +70,15 @@ def test_with_little_room_no_number_of_another_kind_stands_alone():
     # Without room for the kind there is no pointer to a finding of another kind.
     assert said(text, [late], 0, "to send less, ") == text
     assert room(ends([late], 0, "to send less, ")) == len("to send less, see finding 1 (launch-bound)") + 3
+
+
+def test_of_several_causes_the_one_whose_fix_saves_most_is_named():
+    stages = ("pipeline-bubble", "straggler")
+    bubble, late = made("pipeline-bubble", 1), made("straggler", 9)
+    assert best_of([bubble, late], stages) == 1
+    assert best_of([made("pipeline-bubble", 9), late], stages) == 0
+    assert best_of([bubble, made("host-sync", 50)], stages) == 0
+    assert best_of([made("host-sync", 50)], stages) is None
 
 
 def test_a_late_rank_and_launches_of_one_cause_are_named_together():
