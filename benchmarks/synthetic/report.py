@@ -160,7 +160,8 @@ def _steps(times: _Times, step: Ints, steps: int) -> pa.Table:
         "start_ns": over(first * SLOT_NS, shape), "duration_ns": over(duration, shape), "compute_ns": compute,
         "exposed_comm_ns": exposed, "exposed_copy_ns": over(copies, shape), "idle_ns": over(idle, shape),
         "unattributed_ns": over(unknown, shape), "capture_ns": np.zeros(shape, dtype=np.int64),
-        "exposed_wait_ns": exposed // 2, "exposed_move_ns": exposed // 3, "waited_for_ns": exposed // 4,
+        "exposed_wait_ns": exposed // 2, "exposed_move_ns": exposed // 3,
+        "exposed_unsplit_ns": exposed - exposed // 2 - exposed // 3, "waited_for_ns": exposed // 4,
         "compute_beyond_ns": compute - compute.min(axis=0),
     }  # fmt: skip
     rows = ranks * steps

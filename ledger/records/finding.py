@@ -361,7 +361,8 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     last: by its predicted saving if that is replayed, else by its toll, which bounds it.
 
     Errors of equal cost begin with the cause of others: a parameter that was never synchronised has a wrong
-    gradient, and its replicas drift. Other equal ones stay as they came. An info may cost more than a
+    gradient, and its replicas drift. Of others that cost the same the fix that saves more comes first; equal
+    ones stay as they came. An info may cost more than a
     warning: it is not known to be anybody's fault.
     """
     return tuple(
@@ -372,6 +373,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 finding.toll_ns is None,
                 -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
                 _CONSEQUENCES.get(finding.kind, 0),
+                -(finding.saving_ns or 0),
             ),
         )
     )
