@@ -8,7 +8,7 @@ from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.sentence import sentence
 from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
-from shardtoll.analyzers.hang.wording import described, died_too, first_wait
+from shardtoll.analyzers.hang.wording import described, died_too, first_wait, lock_holders
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {
@@ -45,11 +45,13 @@ _CODES: Final = {
 def _remedy(diagnosis: Diagnosis) -> str:
     wait = unlisted(diagnosis)
     if wait is None:
-        culprit = diagnosis.job.ranks.get(diagnosis.culprits[0]) if diagnosis.culprits else None
-        if diagnosis.why == "late" and culprit is not None and culprit.quiet_ns is not None:
-            pid = "" if culprit.flight.pid is None else f" {culprit.flight.pid}"
+        holders = lock_holders(diagnosis) if diagnosis.why == "late" else ()
+        if holders:
+            process = diagnosis.job.ranks[holders[0]].flight.pid
+            pid = "" if process is None else f" {process}"
             return (
-                f"Run `py-spy dump --pid{pid}`: what holds Python's lock keeps that rank from writing stacks."
+                f"Run `py-spy dump --pid{pid}`: what holds Python's lock keeps rank {holders[0]} from "
+                "writing stacks."
             )
         return _REMEDIES[diagnosis.why]
     named = suspects(diagnosis)

@@ -41,7 +41,7 @@ class Rank:
     """Up to when its state is known to have lasted; None unknown."""
     beat_age_ns: int | None
     quiet_ns: int | None = None
-    """How far its heartbeat is behind the newest one of its host; None if not so far that it has stopped."""
+    """How far its heartbeat is behind the newest one of its host; None if it beats, or if its audit ended."""
     by_place: dict[tuple[Key, int], FlightCall] = field(default_factory=dict)
     """Collectives that are no sends and receives."""
     channels: dict[tuple[Key, str, int | None], int] = field(default_factory=dict)
@@ -280,7 +280,9 @@ def _rank(
     elif flight.source == "flight":
         standing = "runs" if flight.waits_block or not flight.calls else "waits"
     until = now_ns if lives else beat
-    return Rank(flight, standing, until, age, behind_ns if stopped_beating else None)
+    # An audit that ends stops its heartbeat itself: that is no silence.
+    silent = stopped_beating and flight.state in ("open", "unknown")
+    return Rank(flight, standing, until, age, behind_ns if silent else None)
 
 
 def _in_engine(flight: RankFlight) -> bool:

@@ -134,17 +134,22 @@ def _with_divergence(
     return Diagnosis(job, why, waits, limit_ns, culprits, stuck, (), (), divergence)
 
 
-def _silent(job: Job, limit_ns: int) -> list[int]:
-    """Return ranks that fell silent so long before the others that these were ended because of it."""
-    return [number for number, rank in job.ranks.items() if (rank.quiet_ns or 0) >= limit_ns]
+def _silent(job: Job, ranks: Sequence[int], limit_ns: int) -> list[int]:
+    """Return those of some ranks that fell silent long before others, which may have ended because of it."""
+    return [rank for rank in ranks if (job.ranks[rank].quiet_ns or 0) >= limit_ns]
+
+
+def _members(job: Job, waits: Mapping[int, Wait]) -> list[int]:
+    """Return the ranks of the groups that some ranks wait in, ascending."""
+    return sorted({rank for wait in waits.values() for rank in wait.key[1] if rank in job.ranks})
 
 
 def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     """All ranks are where one waits: a transfer, or what only the network or the backend knows."""
-    members = sorted({rank for wait in stuck.values() for rank in wait.key[1]} - stuck.keys())
+    members = _members(job, stuck)
     gone = (
-        _first_gone(job, _silent(job, limit_ns))
-        or _first_gone(job, members)
+        _first_gone(job, _silent(job, members, limit_ns))
+        or _first_gone(job, [rank for rank in members if rank not in stuck])
         or _first_gone(job, sorted(stuck))
     )
     if gone is not None:
@@ -192,10 +197,15 @@ def _broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosi
     """Name the rank whose end ended the others in what C++ issues unseen; None if no rank was ended so."""
     victims = tuple(number for number, rank in job.ranks.items() if rank.is_victim)
     own = [number for number, rank in job.ranks.items() if not rank.is_victim]
-    gone = (_first_gone(job, _silent(job, limit_ns)) or _first_gone(job, own)) if victims else None
-    if gone is None:
-        own_failures = [number for number in own if job.ranks[number].standing == "failed"]
-        gone = _first_gone(job, own_failures)
+    ended_in = {rank: waits[rank] for rank in victims if rank in waits}
+    gone = None
+    # A rank of the groups that the others were ended in comes before one that shares no group with them.
+    for ranks in ([rank for rank in _members(job, ended_in) if rank in own], own):
+        silent = _silent(job, ranks, limit_ns) if victims else []
+        failed = [rank for rank in ranks if job.ranks[rank].standing == "failed"]
+        gone = gone or _first_gone(job, silent) or _first_gone(job, failed)
+    if gone is None and victims:
+        gone = _first_gone(job, own)
     return None if gone is None else Diagnosis(job, gone[0], waits, limit_ns, gone[1], victims)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.one_more import Program, one_more, sort_of
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -30,9 +30,6 @@ def across(job: Job) -> list[Divergence]:
             if pair is not None:
                 diverged.append(_sides(job, programs, rank, other, pair))
     return diverged
-
-
-Program = list[tuple[Key, FlightCall]]
 
 
 def odd_ones(job: Job, divergence: Divergence) -> tuple[int, ...]:
@@ -83,7 +80,7 @@ def _sides(
     if skipped:
         # Who is further on left out what the other is in.
         certain, odd = True, 0 if (steps[0] or 0) > (steps[1] or 0) else 1
-    more = None if skipped else _one_more(programs, (rank, other), pair)
+    more = None if skipped else one_more(job, programs, (rank, other), pair)
     if more is not None and not certain:
         odd = more
     elif not (skipped or certain):
@@ -93,33 +90,10 @@ def _sides(
     mine, theirs = pair[odd], pair[1 - odd]
     numbers = sides[odd] or [(rank, other)[odd]]
     others = tuple(sides[1 - odd]) or ((rank, other)[1 - odd],)
-    what = "skipped" if skipped else "extra" if more == odd else "order"
-    return Divergence(numbers[0], mine, others, theirs, what, certain)
-
-
-def _one_more(
-    programs: Mapping[int, Program], ranks: tuple[int, int], pair: tuple[FlightCall, FlightCall]
-) -> int | None:
-    """Return which of two calls is one more of its sort than earlier steps had; None if both or neither."""
-    more = []
-    for rank, call in zip(ranks, pair, strict=True):
-        alike = [
-            (number, each)
-            for number, program in programs.items()
-            for _, each in program
-            if _sort_of(each) == _sort_of(call)
-        ]
-        earlier = Counter((number, each.step) for number, each in alike if _is_before(each.step, call.step))
-        now = sum(
-            number == rank and each.step == call.step and each.number <= call.number for number, each in alike
-        )
-        known = any(_is_before(each.step, call.step) for _, each in programs[rank])
-        more.append(known and max(earlier.values(), default=0) < now)
-    return more.index(True) if more.count(True) == 1 else None
-
-
-def _is_before(step: int | None, other: int | None) -> bool:
-    return step is not None and other is not None and step < other
+    if more == odd:
+        # Others may come to it next: that they never do is what earlier steps suggest.
+        return Divergence(numbers[0], mine, others, theirs, "extra", certain=False)
+    return Divergence(numbers[0], mine, others, theirs, "skipped" if skipped else "order", certain)
 
 
 Place = tuple[Key, int | None]
@@ -149,11 +123,7 @@ def _usual(programs: Mapping[int, Program], first: FlightCall, second: FlightCal
             if call.step in (first.step, second.step):
                 break
             if earlier is not None and earlier.step == call.step:
-                votes += (_sort_of(earlier), _sort_of(call)) == (_sort_of(first), _sort_of(second))
-                votes -= (_sort_of(earlier), _sort_of(call)) == (_sort_of(second), _sort_of(first))
+                votes += (sort_of(earlier), sort_of(call)) == (sort_of(first), sort_of(second))
+                votes -= (sort_of(earlier), sort_of(call)) == (sort_of(second), sort_of(first))
             earlier = call
     return None if votes == 0 else first if votes > 0 else second
-
-
-def _sort_of(call: FlightCall) -> tuple[str, str, str | None]:
-    return call.group, call.op, call.source

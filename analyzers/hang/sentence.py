@@ -8,13 +8,14 @@ from typing import Final
 
 from shardtoll.analyzers.hang import disagreeing, no_hang
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import numbers
+from shardtoll.analyzers.hang.job import Rank, numbers
 from shardtoll.analyzers.hang.unlisted import unknown
 from shardtoll.analyzers.hang.wording import (
     capital,
     described,
     died_too,
     first_wait,
+    lock_holders,
     stands_at,
     verb,
     waiters,
@@ -23,6 +24,8 @@ from shardtoll.analyzers.hang.wording import (
 from shardtoll.ledger.words import human
 
 _ERROR_MOST: Final = 140
+_PLACES_MOST: Final = 3
+"""Places of late ranks that a sentence names."""
 
 
 def sentence(diagnosis: Diagnosis) -> str:
@@ -31,23 +34,43 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 
 def _late(diagnosis: Diagnosis) -> str:
-    culprits = diagnosis.culprits
-    rank = diagnosis.job.ranks[culprits[0]]
-    since = "" if rank.for_ns is None else f" for {human.duration(rank.for_ns)}"
-    did = f"been {where(diagnosis)}"
+    culprits, ranks = diagnosis.culprits, diagnosis.job.ranks
+    places: dict[str, list[int]] = {}
+    for number in culprits:
+        places.setdefault(_stood(ranks[number]), []).append(number)
+    has = verb(culprits, "has", "have")
+    if len(places) == 1:
+        stood = f" and {has} {_stood(ranks[culprits[0]], for_ns=True)}"
+    else:
+        told = [
+            f"{numbers(here)} {verb(tuple(here), 'has', 'have')} {_stood(ranks[here[0]], for_ns=True)}"
+            for here in list(places.values())[:_PLACES_MOST]
+        ]
+        more = sum(map(len, list(places.values())[_PLACES_MOST:]))
+        if more:
+            told.append(f"{human.plural(more, 'more rank')} {'stands' if more == 1 else 'stand'} elsewhere")
+        stood = f": {', '.join(told[:-1])} and {told[-1]}"
+    who = f"{capital(numbers(culprits))} {has} not arrived"
+    return f"{who}{stood}{_heartbeats(diagnosis)}; {waiters(diagnosis)}."
+
+
+def _stood(rank: Rank, *, for_ns: bool = False) -> str:
+    """Return where a rank that is late has been, and for how long if asked."""
+    did = f"been {stands_at(rank)}"
     if rank.flight.line is None and rank.blocked_call is None and rank.last_call is not None:
         did = f"issued nothing since {described(rank.last_call)}"
-    # A rank that is stopped or dead is not called late.
-    silent = (
-        ""
-        if rank.quiet_ns is None or rank.standing != "runs"
-        else f", and its heartbeat has stopped for {human.duration(rank.quiet_ns)}, as if code held "
-        "Python's lock"
-    )
-    return (
-        f"{capital(numbers(culprits))} {verb(culprits, 'has', 'have')} not arrived and "
-        f"{verb(culprits, 'has', 'have')} {did}{since}{silent}; {waiters(diagnosis)}."
-    )
+    return did if not for_ns or rank.for_ns is None else f"{did} for {human.duration(rank.for_ns)}"
+
+
+def _heartbeats(diagnosis: Diagnosis) -> str:
+    """Say which of the ranks at fault live without a heartbeat; empty if none does."""
+    silent = lock_holders(diagnosis)
+    if not silent:
+        return ""
+    longest = human.duration(max(diagnosis.job.ranks[rank].quiet_ns or 0 for rank in silent))
+    whose = "its heartbeat has" if len(diagnosis.culprits) == 1 else f"the heartbeat of {numbers(silent)} has"
+    since = f"for {longest}" if len(silent) == 1 else f"for up to {longest}"
+    return f", and {whose} stopped {since}, as if code held Python's lock"
 
 
 def _no_peer(diagnosis: Diagnosis) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.whole_steps import cut_step
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -40,10 +41,11 @@ def apart(
     mine, theirs = calls[further[0]], calls[behind[0]]
     issued = _by_step(job, key, calls, place + 1)
     now = issued.get((behind[0], theirs.step or 0), []).count(sized(theirs))
-    before = _usual(issued, theirs)
+    before, whole = _usual(job, issued, theirs)
     # Earlier steps say how many are usual; without any, most ranks do.
-    extra = now > before if before else len(behind) < len(further)
-    certain = bool(before) or len(behind) != len(further)
+    known = before > 0 and (whole or before >= now)
+    extra = now > before if known else len(behind) < len(further)
+    certain = known or len(behind) != len(further)
     if extra:
         return Divergence(behind[0], theirs, further, mine, "extra", certain)
     return Divergence(further[0], mine, behind, theirs, "skipped", certain)
@@ -54,7 +56,8 @@ def in_a_loop(job: Job, key: Key, place: int, odd: int, mine: FlightCall, theirs
     if mine.step is None or theirs.step != mine.step:
         return None
     issued = _by_step(job, key, [rank for rank in key[1] if rank in job.ranks], place)
-    if 0 < _usual(issued, mine) <= issued.get((odd, mine.step), []).count(sized(mine)):
+    usual, whole = _usual(job, issued, mine)
+    if whole and 0 < usual <= issued.get((odd, mine.step), []).count(sized(mine)):
         return "extra"
     for (_, step), sorts in issued.items():
         if step < mine.step and sized(theirs) in sorts and sized(mine) in sorts[sorts.index(sized(theirs)) :]:
@@ -62,12 +65,14 @@ def in_a_loop(job: Job, key: Key, place: int, odd: int, mine: FlightCall, theirs
     return None
 
 
-def _usual(issued: Mapping[tuple[int, int], list[Sized]], call: FlightCall) -> int:
-    """Return how many such calls an earlier step had at most; 0 if none had any."""
-    return max(
-        (sorts.count(sized(call)) for (_, step), sorts in issued.items() if step < (call.step or 0)),
-        default=0,
-    )
+def _usual(job: Job, issued: Mapping[tuple[int, int], list[Sized]], call: FlightCall) -> tuple[int, bool]:
+    """Return how many such calls an earlier step had at most, and whether a step that is whole had some.
+
+    The record may have lost the beginning of a rank's first step: that step had at least so many.
+    """
+    earlier = {key: sorts.count(sized(call)) for key, sorts in issued.items() if key[1] < (call.step or 0)}
+    whole = any(many and step != cut_step(job.ranks[rank].flight) for (rank, step), many in earlier.items())
+    return max(earlier.values(), default=0), whole
 
 
 def _by_step(job: Job, key: Key, ranks: Iterable[int], before: int) -> dict[tuple[int, int], list[Sized]]:

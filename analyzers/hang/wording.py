@@ -70,6 +70,19 @@ def died_too(diagnosis: Diagnosis) -> tuple[int, ...]:
     )
 
 
+def lock_holders(diagnosis: Diagnosis) -> tuple[int, ...]:
+    """Return the ranks at fault that live without a heartbeat, as if code held Python's lock.
+
+    A process that is dead or stopped beats no more either, and no `py-spy` helps with it.
+    """
+    ranks = diagnosis.job.ranks
+    return tuple(
+        rank
+        for rank in diagnosis.culprits
+        if rank in ranks and ranks[rank].quiet_ns is not None and ranks[rank].standing == "runs"
+    )
+
+
 def in_same(diagnosis: Diagnosis, wait: Wait) -> tuple[int, ...]:
     """Return the stuck ranks that wait in the same collective, and for the same ranks."""
     return tuple(

@@ -121,7 +121,8 @@ class Report:
         if errors:
             title = errors[0].title.rstrip(".")
             text = f"{human.plural(len(errors), 'error')} to fix first: {title}."
-            return text if self.headline is None or errors[0].kind == "hang" else f"{text} {self.headline}"
+            hangs = any(error.kind == "hang" for error in errors)
+            return text if self.headline is None or hangs else f"{text} {self.headline}"
         if self.headline is not None:
             return self.headline
         if not self.findings:

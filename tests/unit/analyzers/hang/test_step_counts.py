@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -74,3 +75,26 @@ def test_of_two_ranks_in_their_first_step_the_one_ahead_is_not_certain() -> None
     assert told.why == "skipped"
     assert told.divergence is not None
     assert not told.divergence.certain
+
+
+def cut(first: int, *ranks: Sequence[Sequence[int]]) -> HangAnswer:
+    """Return the answer if the records have lost the calls before one."""
+    flights = [flight(rank, steps(sizes), world=len(ranks), blocked_s=20) for rank, sizes in enumerate(ranks)]
+    return diagnose([replace(each, calls=each.calls[first - 1 :]) for each in flights], NOW, None)
+
+
+def test_a_step_whose_beginning_is_lost_does_not_say_that_later_ones_have_more() -> None:
+    loop = (256, 64, 64)
+    told = cut(3, [loop, loop], [loop, (256, 64), (256,)])
+    assert told.why == "skipped"
+    assert told.verdict.startswith("Rank 1 skipped all_reduce 6")
+    assert told.findings[0].confidence == "likely"
+    assert cut(2, [(64, 64, 32), (64, 32)], [(64, 64, 32), (64, 64)]).why == "mismatch"
+
+
+def test_a_step_whose_beginning_is_lost_says_how_many_it_had_at_least() -> None:
+    loop = (256, 64, 64)
+    told = cut(2, [loop, loop], [loop, (256, 64), (256,)])
+    assert told.why == "skipped"
+    assert told.findings[0].confidence == "certain"
+    assert cut(3, [loop, loop, loop], [loop, loop, (256, 64), (256,)]).findings[0].confidence == "certain"

@@ -1,0 +1,61 @@
+"""Whether a collective is one more than earlier steps had, or only earlier than on other ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.whole_steps import cut_step
+from shardtoll.ledger.records.flight import FlightCall
+
+Program = list[tuple[Key, FlightCall]]
+"""A rank's collectives with their groups, in program order."""
+
+
+def one_more(
+    job: Job, programs: Mapping[int, Program], ranks: tuple[int, int], pair: tuple[FlightCall, FlightCall]
+) -> int | None:
+    """Return which of two calls is one more than earlier steps had; None if both or neither."""
+    more = [_exceeds(job, programs, rank, call) for rank, call in zip(ranks, pair, strict=True)]
+    return more.index(True) if more.count(True) == 1 else None
+
+
+def _exceeds(job: Job, programs: Mapping[int, Program], rank: int, call: FlightCall) -> bool:
+    """Whether a call is more than any earlier step had of its sort, and one of these steps is whole.
+
+    A sort that no step had before may be new to all ranks, and come later on the others. It is one more only
+    if this step has had all the collectives of its group that earlier steps had.
+    """
+    seen: Counter[tuple[int, int | None]] = Counter()
+    in_group: Counter[tuple[int, int | None]] = Counter()
+    sorts = set()
+    for number, program in programs.items():
+        for _, each in program:
+            if each.group == call.group and _is_before(each.step, call.step):
+                sorts.add(sort_of(each))
+                in_group[number, each.step] += 1
+                seen[number, each.step] += sort_of(each) == sort_of(call)
+    is_new = sort_of(call) not in sorts
+    now = 1 + sum(
+        each.group == call.group
+        and each.step == call.step
+        and each.number < call.number
+        and (sort_of(each) in sorts if is_new else sort_of(each) == sort_of(call))
+        for _, each in programs[rank]
+    )
+    earlier = in_group if is_new else seen
+    # A step that is cut says how many it had at least: never that it had fewer than now.
+    whole = any(
+        many and step != cut_step(job.ranks[number].flight) for (number, step), many in earlier.items()
+    )
+    return whole and now > max(earlier.values())
+
+
+def sort_of(call: FlightCall) -> tuple[str, str, str | None]:
+    """Tell collectives of a group apart, by operation and line."""
+    return call.group, call.op, call.source
+
+
+def _is_before(step: int | None, other: int | None) -> bool:
+    return step is not None and other is not None and step < other
