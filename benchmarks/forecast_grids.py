@@ -107,40 +107,51 @@ def _matmuls(rows: list[dict[str, str]]) -> dict[str, Any]:
             if dtype == "bfloat16":
                 wide[gpu] = times
             elif gpu in wide:
-                cast = _cast_us(times)
+                own_us = _own_us(wide[gpu])
+                cast_us = _cast_us(times, own_us)
                 for place, time in times.items():
-                    without = time - cast[0] - cast[1] * place[0] * place[2]
-                    shares[place] *= time / max(without, wide[gpu][place] / _FASTER[dtype])
-                source += f"; without casting the input: {cast[0]:.1f} us + {1e6 * cast[1]:.2f} ps an element"
+                    least = own_us + max(0.0, wide[gpu][place] - own_us) / _FASTER[dtype]
+                    without = max(time - cast_us[place[0] * place[2]], min(least, time))
+                    shares[place] *= time / without
+                source += f"; without casting the input: {min(cast_us.values()):.1f} us for a small one, "
+                source += f"{1e6 * max(cast_us.values()) / max(cast_us):.2f} ps an element for the largest"
             values = [max(1, round(1e4 * shares[m, n, k])) for m in axes[0] for n in axes[1] for k in axes[2]]
             tables[gpu][dtype] = _table(axes, values, source)
     return dict(tables)
 
 
 _FASTER: Final = {"float8": 2.0, "float4": 4.0}
-"""What narrow products gain over bfloat16 at most: the ratio of the peaks."""
+"""What narrow products gain over bfloat16 at most, but for what each takes by itself: the ratio of peaks."""
 
 
 def _place(row: dict[str, str]) -> tuple[int, int, int]:
     return int(row["m"]), int(row["n"]), int(row["k"])
 
 
-def _cast_us(times: dict[tuple[int, int, int], float]) -> tuple[float, float]:
-    """Return what casting the left input took within the measured times: per call, and per element, in us.
+def _at_no_column_us(times: dict[tuple[int, int, int], float]) -> dict[tuple[int, int], float]:
+    """Return what remains of the times at no column, by rows and depth: from 512 and 1,024 columns."""
+    return {(m, k): 2 * times[m, 512, k] - times[m, 1024, k] for m, n, k in times if n == 512}
 
-    A product's time goes with its columns, the cast's does not: it is what remains at no column. Measured at
-    512 and 1,024 columns of at least 4,096 rows, where products in bfloat16 leave next to nothing (0.1 ps an
-    element on an H100, where those in 8 bits leave 2.6).
+
+def _own_us(wide: dict[tuple[int, int, int], float]) -> float:
+    """Return what a product takes however small it is: 2 to 3 us, in each type."""
+    return statistics.median(_at_no_column_us(wide).values())
+
+
+def _cast_us(times: dict[tuple[int, int, int], float], own_us: float) -> dict[int, float]:
+    """Return what casting the left input took within the measured times, by the input's elements.
+
+    A product's time goes with its columns, the cast's does not: it is what remains at no column, less what a
+    product takes by itself. No line through all sizes fits: an input that the cache holds takes a third
+    of the time an element (L40S). More elements never take less.
     """
-    rows = [(m * k, 2 * times[m, 512, k] - times[m, 1024, k]) for m, n, k in times if n == 512 and m >= _TALL]
-    each = statistics.median(
-        (high[1] - low[1]) / (high[0] - low[0]) for low in rows for high in rows if high[0] >= 4 * low[0]
-    )
-    fixed = statistics.median(time - each * elements for elements, time in rows)
-    return max(0.0, fixed), max(0.0, each)
-
-
-_TALL: Final = 4096
+    by_elements: dict[int, list[float]] = defaultdict(list)
+    for (rows, depth), time in _at_no_column_us(times).items():
+        by_elements[rows * depth].append(time - own_us)
+    cast_us, most = {}, 0.0
+    for elements in sorted(by_elements):
+        most = cast_us[elements] = max(most, statistics.median(by_elements[elements]))
+    return cast_us
 
 
 def _attention(rows: list[dict[str, str]]) -> dict[str, Any]:

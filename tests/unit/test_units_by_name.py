@@ -118,6 +118,8 @@ WITHOUT_UNIT = {
     "line", "gpus", "size", "used", "hosts_of_a_domain", "sms",
     # Gb/s, as network cards are named
     "card_gbit", "node_gbit",
+    # the version of a chip
+    "capability",
     # ratios
     "reached", "ramp", "most_of_a_host", "end_of_the_trees",
     # factors of a correction, logarithms of a band's factors, relative errors and quantiles of them

@@ -23,7 +23,7 @@ def kernel_share(card: Card, kernel: Kernel) -> float:
     """Return what a kernel reaches of the best one on this GPU: each was written for one generation."""
     if kernel == "best":
         return 1.0
-    age = "hopper" if _capability(card) >= _HOPPER else "ampere"
+    age = "hopper" if _is_hopper(card) else "ampere"
     return shares()[f"attention_{kernel}_{age}"]
 
 
@@ -33,11 +33,10 @@ def head_share(card: Card, work: Attention) -> float:
     if width >= _USUAL:
         return 1.0 if width < _WIDE else shares()["attention_head_192"]
     narrow = shares()["attention_head_64"]
-    if work.kernel == "best" and _capability(card) >= _HOPPER:
+    if work.kernel == "best" and _is_hopper(card):
         narrow = shares()[f"attention_head_64_hopper_{work.direction}"]
     return narrow * min(1.0, width / _NARROW) + max(0, width - _NARROW) / _NARROW * (1 - narrow)
 
 
-def _capability(card: Card) -> tuple[int, int]:
-    major, _, minor = (card.gpu.capability or "8.0").partition(".")
-    return int(major), int(minor or 0)
+def _is_hopper(card: Card) -> bool:
+    return card.gpu.capability is not None and card.gpu.capability >= _HOPPER

@@ -9,6 +9,8 @@ from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.ledger.report.dry_entries import MACHINE
 
 _PER_HOST = 8
+_CAPABILITY = (9, 0)
+"""What a GPU is taken to report whose file does not tell."""
 
 
 @MACHINE.entry
@@ -23,14 +25,13 @@ def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
     asked = fabric or usual_fabric(gpu)
     machines = load_fabric(asked)
     ranks = machines.ranks_per_node
-    major, _, minor = (card.capability or "9.0").partition(".")
     return DryMachine(
         gpu=card.name,
         title=card.title,
         device=card.device_names[0] if card.device_names else card.title,
         memory_bytes=capacity_of(gpu),
         multiprocessors=card.sms or 0,
-        capability=(int(major), int(minor or 0)),
+        capability=card.capability or _CAPABILITY,
         fabric=machines.name,
         per_host=_PER_HOST if ranks is None else int(ranks.value),
         # A file may be gone or changed when the run is read.

@@ -9,12 +9,13 @@ from shardtoll.ledger.foreign.toml_text import toml_tables
 
 
 @cache
-def workspace_bytes(capability: str | None) -> int:
-    """Return the bytes of one handle's workspace on a GPU of that compute capability; None if it is unknown.
+def workspace_bytes(capability: tuple[int, int] | None) -> int:
+    """Return the bytes of one handle's workspace on a GPU of that compute capability.
 
-    Each thread that multiplies has a handle, and so a workspace, of its own.
+    `capability`: None if unknown; then the size of GPUs that torch has no own size for. Each thread that
+    multiplies has a handle, and so a workspace, of its own.
     """
     text = resources.files(__package__).joinpath("workspaces.toml").read_text(encoding="utf-8")
     sizes = toml_tables(text)["bytes"]
-    names = (capability, capability.partition(".")[0]) if capability else ()
+    names = (".".join(map(str, capability)), str(capability[0])) if capability else ()
     return int(next((sizes[name] for name in names if name in sizes), sizes["other"]))

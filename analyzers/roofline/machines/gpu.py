@@ -42,8 +42,8 @@ class Gpu:
     """A word in names of boards that `device_names` lacks; such boards are told apart by their memory."""
     sms: int | None = None
     """Multiprocessors or compute units that drivers report."""
-    capability: str | None = None
-    """Compute capability that drivers report, as `9.0`."""
+    capability: tuple[int, int] | None = None
+    """Compute capability that drivers report, as (9, 0)."""
 
     def quantities(self) -> Iterator[tuple[str, Quantity]]:
         """Yield every number with its dotted name, as `peak_tflops.bfloat16`."""
@@ -162,7 +162,7 @@ def _reports(gpu: Gpu, memory_bytes: int, sms: int | None, capability: str | Non
     return (
         least * gpu.memory_bytes.value <= memory_bytes <= most * gpu.memory_bytes.value
         and (sms is None or gpu.sms in (None, sms))
-        and (capability is None or gpu.capability in (None, capability))
+        and (capability is None or gpu.capability is None or capability_text(gpu.capability) == capability)
     )
 
 
@@ -173,6 +173,19 @@ def shipped_gpu(name: str, table: Table) -> Gpu:
             return gpu
     names = ", ".join(gpu.name for gpu in known_gpus())
     raise table.fail(f"no `gpu` {name!r:.60}", f"write one of {names}, or a table [gpu] of its own")
+
+
+def capability_text(capability: tuple[int, int]) -> str:
+    """Return a compute capability as drivers and files write it, as `9.0`."""
+    return ".".join(map(str, capability))
+
+
+def _capability(table: Table) -> tuple[int, int]:
+    text = table.text("capability")
+    numbers = text.split(".")
+    if len(numbers) != 2 or not all(each.isascii() and each.isdigit() and len(each) < 4 for each in numbers):
+        raise table.fail(f"`capability` is {text!r:.60}", 'write two numbers, as capability = "9.0"')
+    return int(numbers[0]), int(numbers[1])
 
 
 def read_gpu(table: Table, name: str | None = None) -> Gpu:
@@ -202,5 +215,5 @@ def read_gpu(table: Table, name: str | None = None) -> Gpu:
         device_names_not=names_not,
         family=table.text("family") if "family" in table else None,
         sms=int(table.quantity("sms", whole=True).value) if "sms" in table else None,
-        capability=table.text("capability") if "capability" in table else None,
+        capability=_capability(table) if "capability" in table else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardtoll.analyzers.roofline.machines.fabric import Fabric, Link
-from shardtoll.analyzers.roofline.machines.gpu import Gpu, known_gpus
+from shardtoll.analyzers.roofline.machines.gpu import Gpu, capability_text, known_gpus
 from shardtoll.analyzers.roofline.machines.quantity import Quantity
 from shardtoll.ledger.measured.curve_toml import curve_lines
 from shardtoll.ledger.measured.curve_toml import text as _string
@@ -63,9 +63,10 @@ def _gpu(gpu: Gpu, table: str) -> list[str]:
     lines += [
         _strings(key, getattr(gpu, key)) for key in ("device_names", "device_names_not") if getattr(gpu, key)
     ]
-    for key in ("family", "capability"):
-        if getattr(gpu, key) is not None:
-            lines.append(f"{key} = {_string(getattr(gpu, key))}")
+    if gpu.family is not None:
+        lines.append(f"family = {_string(gpu.family)}")
+    if gpu.capability is not None:
+        lines.append(f"capability = {_string(capability_text(gpu.capability))}")
     if gpu.sms is not None:
         lines.append(f"sms = {gpu.sms}")
     lines += _numbers(*((name, number) for name, number in gpu.quantities() if "." not in name))

@@ -169,5 +169,5 @@ def test_workspaces_are_those_of_torch_by_kind_of_gpu():
         for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm")
     }
     assert sizes == {"a100-sxm-80gb": small, "h100-sxm": 32 * MB, "b200-sxm": 32 * MB}
-    assert workspace_bytes("9.4") == 128 * MB
+    assert workspace_bytes((9, 4)) == 128 * MB
     assert workspace_bytes(None) == small

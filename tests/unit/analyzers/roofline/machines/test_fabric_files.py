@@ -20,9 +20,11 @@ from shardtoll.analyzers.roofline import (
     Quantity,
     fabric_names,
     find_gpu,
+    gpu_to_toml,
     known_fabrics,
     known_gpus,
     load_fabric,
+    load_gpu,
     parse_fabric,
     to_toml,
 )
@@ -195,6 +197,17 @@ def test_a_chip_that_is_told_apart_is_written_and_read_back():
     gpu = next(gpu for gpu in known_gpus() if gpu.name == "a100-sxm-40gb")
     own = replace(ROUND, gpu=replace(gpu, name="mine"))
     assert parse_fabric(to_toml(own), "x").gpu == own.gpu
+
+
+@pytest.mark.parametrize("written", ["sm_90", "9.0a", "gfx942", "9", "9.0.1", "", "-9.0", "9." + 5000 * "0"])
+def test_a_capability_that_is_not_two_numbers_is_told_when_the_file_is_read(written: str):
+    gpu = next(gpu for gpu in known_gpus() if gpu.name == "h100-sxm")
+    assert load_gpu(gpu_to_toml(gpu)).capability == (9, 0)
+    text = gpu_to_toml(gpu).replace('capability = "9.0"', f'capability = "{written}"')
+    with pytest.raises(FabricError, match=r"`capability` (is|has) ") as caught:
+        load_gpu(text)
+    assert len(str(caught.value)) <= 300
+    assert "\n" not in str(caught.value)
 
 
 # -- round trip -------------------------------------------------------------------------------------
