@@ -6,11 +6,15 @@ from dataclasses import replace
 
 from shardtoll.analyzers.advise.layouts import divisors
 from shardtoll.analyzers.advise.search import Search
+from shardtoll.ledger import FabricError
 from shardtoll.ledger.answers.advice import Candidate, ScalePoint
 
 
 def scaling(search: Search, best: Candidate) -> tuple[ScalePoint, ...]:
-    """The best layout's kind on an eighth to four times the GPUs, other replicas and micro-batches."""
+    """The best layout's kind on an eighth to four times the GPUs, other replicas and micro-batches.
+
+    Without those sizes for which the fabric describes no links, as that of one node for more nodes.
+    """
     points: list[tuple[int, Candidate]] = []
     for factor in (1 / 8, 1 / 4, 1 / 2, 1, 2, 4):
         gpus = round(search.question.gpus * factor)
@@ -66,7 +70,10 @@ def _best_at(search: Search, best: Candidate, gpus: int) -> Candidate | None:
             )
         )
     smaller = Search(replace(question, gpus=gpus), search.network, search.capacity_bytes)
-    fitting = smaller.fitting(smaller.run(layouts), 1)
+    try:
+        fitting = smaller.fitting(smaller.run(layouts), 1)
+    except FabricError:
+        return None
     return fitting[0] if fitting else None
 
 

@@ -96,6 +96,12 @@ def test_levers_state_their_trade(small_advice) -> None:  # type: ignore[no-unty
     assert advice_to_json(small_advice)["schema_version"] == 1
 
 
+def test_a_fabric_of_one_node_ends_the_scaling_there() -> None:
+    advice = advise(replace(BASE, fabric="h100x8"))
+    assert advice.scaling
+    assert max(point.gpus for point in advice.scaling) == 8
+
+
 def test_scaling_keeps_the_batch(small_advice) -> None:  # type: ignore[no-untyped-def]
     points = small_advice.scaling
     assert [each.gpus for each in points] == [1, 2, 4, 8, 16, 32]
