@@ -49,7 +49,7 @@ def test_equal_work_on_all_ranks_is_found_with_exact_flops():
     assert isinstance(facts["FLOPs done per step"], int)
     assert (finding.ranks, finding.count, finding.confidence) == ((0, 1, 2, 3), 1, "likely")
     assert finding.toll_ns == finding.saving_ns == MS * 3 // 4
-    assert "shard one operand" in finding.remedy.text
+    assert "Shard one operand" in finding.remedy.text
     assert "Keep the replicas if every rank must hold the result" in finding.remedy.text
     assert "1/4 of the work" in finding.remedy.counterfactual
 

@@ -74,8 +74,8 @@ def test_several_redundancies_of_one_line_are_one_fact() -> None:
         gathers(1, 1, parameter="block.a", source="x.py:1 (f)") + gathers(1, 1, first=3, parameter="block.a")
     )
     assert [each.title.rpartition("; ")[2] for each in again] == [
-        "1 of 2 redundant: repeats bytes that this step had sent before",
         "all 2 redundant: repeats bytes that this step had sent before",
+        "1 of 2 redundant: repeats bytes that this step had sent before",
     ]
 
 
