@@ -98,8 +98,8 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 TITLES = {
-    "one host": "Eight ranks on one host. A ring takes 14 steps, NVLS one, in which the NVSwitch adds;\n"
-    "for light too a GPU then need send 7/8 S only, not twice that:",
+    "one host": "Eight ranks on one host. A ring takes 14 steps, NVLS one, in which the NVSwitch adds.\n"
+    "For light too a GPU then need send 7/8 S only, not twice that:",
     "two hosts": "Sixteen ranks on two hosts by NVLSTree. NVLink and the eight cards work at once, and the\n"
     "slower counts. With two hosts each is root of one tree and leaf of the other, so that it sends S:",
 }

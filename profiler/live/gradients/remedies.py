@@ -167,7 +167,7 @@ def _make_equal(name: str, weights_differ: bool) -> Remedy:
             f"dist.broadcast({_get(name)}.data, src=0)",
         )
     return Remedy(
-        "Only some ranks do something to this gradient: a condition on the rank, a hook, clipping, a "
+        "Find what only some ranks do to this gradient: a condition on the rank, a hook, clipping, a "
         "skipped reduction. Do it on all of them.",
         f"dist.all_reduce({_get(name)}.grad)",
     )
