@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from harness import Result, main
-from kill_test import KINDS, be_rank, finished_steps
+from kill_test import KINDS, all_have_stepped, forked_ranks
 
 from shardtoll.analyzers.hang.diagnose import diagnose
 from shardtoll.cli.inputs.flights import flights_of
-from shardtoll.cli.jobs.ranks import free_port
 from shardtoll.ledger.answers.hang import HangAnswer
 from shardtoll.profiler.live.session.schedule import LEVELS
 
@@ -68,20 +67,12 @@ def one_job(chance: random.Random, folder: Path, told: Counter[str]) -> None:
     """Run one job, look at it, end it, and add what was told."""
     kind, level = chance.choice(KINDS), chance.choice(LEVELS)
     ranks = chance.choice((2, 4) if kind == "tp" else (2, 3, 4))
-    out, port = folder / "run", free_port()
-    pids = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            be_rank(rank, ranks, port, kind, level, out)
-        pids.append(pid)
+    out = folder / "run"
+    pids = forked_ranks(ranks, kind, level, out)
     try:
-        deadline = time.monotonic() + _STARTED_S
-        while not all(finished_steps(folder, rank) for rank in range(ranks)):
-            if time.monotonic() > deadline:
-                told["not_started"] += 1
-                return
-            time.sleep(0.05)
+        if not all_have_stepped(folder, ranks, _STARTED_S, pause_s=0.05):
+            told["not_started"] += 1
+            return
         told["jobs"] += 1
         until = time.monotonic() + chance.uniform(2.0, 6.0)
         while time.monotonic() < until:

@@ -68,6 +68,28 @@ def finished_steps(folder: Path, rank: int) -> list[tuple[int, int, float]]:
     return list(_DONE.iter_unpack(data[: len(data) // _DONE.size * _DONE.size]))
 
 
+def forked_ranks(ranks: int, kind: str, level: str, out: Path) -> list[int]:
+    """Fork the ranks of one job; return their processes."""
+    port = free_port()
+    pids = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            be_rank(rank, ranks, port, kind, level, out)
+        pids.append(pid)
+    return pids
+
+
+def all_have_stepped(folder: Path, ranks: int, limit_s: float, pause_s: float) -> bool:
+    """Wait until every rank has finished a step; return whether that came within the limit."""
+    deadline = time.monotonic() + limit_s
+    while not all(finished_steps(folder, rank) for rank in range(ranks)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+    return True
+
+
 def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[float, float]:
     """Run one job, kill it, and add what was lost.
 
@@ -78,20 +100,11 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[f
     # What is tensor parallel is cut into as many parts as there are ranks.
     ranks = chance.choice((2, 4) if kind == "tp" else (2, 3, 4))
     out = folder / "run"
-    port = free_port()
-    pids = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            be_rank(rank, ranks, port, kind, level, out)
-        pids.append(pid)
+    pids = forked_ranks(ranks, kind, level, out)
     try:
-        deadline = time.monotonic() + _LONGEST_S
-        while not all(finished_steps(folder, rank) for rank in range(ranks)):
-            if time.monotonic() > deadline:
-                told["not_started"] += 1
-                return 0.0, 0.0
-            time.sleep(0.02)
+        if not all_have_stepped(folder, ranks, _LONGEST_S, pause_s=0.02):
+            told["not_started"] += 1
+            return 0.0, 0.0
         time.sleep(chance.uniform(0.0, 2.0))
         victims = list(range(ranks)) if chance.random() < 0.5 else [chance.randrange(ranks)]
         before_s = time.monotonic()

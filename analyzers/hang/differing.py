@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardtoll.analyzers.hang.job import Job, Key, Rank
@@ -24,16 +24,16 @@ def differences_at(
 ) -> tuple[Difference, ...]:
     """Return what `differences` does of the collective at a place; `calls`: of these ranks alone."""
     calls = job.at(key, place) if calls is None else calls
-    return differences(calls, len(key[1]), _before(job, key, place))
+    return differences(calls, len(key[1]), lambda: _before(job, key, place))
 
 
 def differences(
-    calls: Mapping[int, FlightCall], members: int, before: Mapping[int, FlightCall] | None = None
+    calls: Mapping[int, FlightCall], members: int, before: Callable[[], Mapping[int, FlightCall]] = dict
 ) -> tuple[Difference, ...]:
     """Return what ranks say otherwise of one collective than most, by the first thing that differs.
 
-    `members`: how many ranks the group has, of which some may not have come. `before`: the collective as the
-    same lines issued it last, which says who is right of equally many.
+    `members`: how many ranks the group has, of which some may not have come. `before` returns the collective
+    as the same lines issued it last, which says who is right of equally many; it is asked only then.
     """
     for what in _SAME:
         said = {
@@ -43,7 +43,7 @@ def differences(
         }
         said = {rank: value for rank, value in said.items() if value is not None}
         if len(set(said.values())) > 1:
-            usual = _most(said, {getattr(call, what) for call in (before or {}).values()})
+            usual = _most(said, what, before)
             return tuple(
                 Difference(rank, what, value, usual) for rank, value in sorted(said.items()) if value != usual
             )
@@ -101,12 +101,12 @@ def _before(job: Job, key: Key, place: int) -> Mapping[int, FlightCall]:
     return {}
 
 
-def _most(said: Mapping[int, Any], before: Collection[Any] = ()) -> Any:
+def _most(said: Mapping[int, Any], what: str, before: Callable[[], Mapping[int, FlightCall]]) -> Any:
     """Return what most say; of equally many what all said `before`, else the side of the lowest rank."""
     counts = Counter(said.values())
-
-    def weight(value: Any) -> tuple[int, bool, int]:
-        lowest = min(rank for rank, said_there in said.items() if said_there == value)
-        return counts[value], set(before) == {value}, -lowest
-
-    return max(counts, key=weight)
+    most = max(counts.values())
+    tied = [value for value, count in counts.items() if count == most]
+    earlier = {getattr(call, what) for call in before().values()} if len(tied) > 1 else set()
+    if len(earlier) == 1 and earlier <= set(tied):
+        return earlier.pop()
+    return min(tied, key=lambda value: min(rank for rank, there in said.items() if there == value))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shardtoll.analyzers.hang.differing import differences_at
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.waiting import Wait, in_collective
-from shardtoll.ledger.answers.hang import GroupStand, RankStand
+from shardtoll.ledger.answers.hang import Difference, GroupStand, RankStand
 from shardtoll.ledger.records.flight import RankFlight
 
 
@@ -61,8 +61,9 @@ def group_stands(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         known = [each.flight.group(name) for each in job.ranks.values()]
         finished = [group.finished_place for group in known if group and group.finished_place is not None]
         here = job.ranks[rank].flight.group(name)
-        meets = wait.place is not None and call is not None and not call.is_point_to_point
-        unlike = differences_at(job, wait.key, wait.place) if meets and wait.place is not None else ()
+        unlike: tuple[Difference, ...] = ()
+        if wait.place is not None and call is not None and not call.is_point_to_point:
+            unlike = differences_at(job, wait.key, wait.place)
         stands.append(
             GroupStand(
                 group=name,

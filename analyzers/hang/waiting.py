@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shardtoll.analyzers.hang.differing import differences, got_past
+from shardtoll.analyzers.hang.differing import differences_at, got_past
 from shardtoll.analyzers.hang.job import Job, Key, Rank
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -89,7 +89,7 @@ def _unlike(job: Job, rank: Rank, limit_ns: int, known: dict[tuple[Key, int], bo
         if call.step != calls[-1].step or call.place is None or call.is_point_to_point:
             continue
         if (key, call.place) not in known:
-            unlike = differences(job.at(key, call.place), len(key[1]))
+            unlike = differences_at(job, key, call.place)
             known[key, call.place] = bool(unlike) and not got_past(job, key, call.place, unlike[0].what)
         if known[key, call.place]:
             return Wait(rank.rank, call, key, call.place, ())

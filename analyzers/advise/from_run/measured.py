@@ -21,8 +21,7 @@ def measured_beside(report: Report, tokens: int | None = None) -> dict[str, Any]
     if rates is not None:
         made["loader_sequences_per_s"], made["loader_most_sequences_per_s"] = rates
     made.update(checkpoint_cost(report))
-    batches = None if tokens is None else noise_scale_in_batches(report)
-    if batches is not None and tokens is not None:
+    if tokens is not None and (batches := noise_scale_in_batches(report)) is not None:
         made["noise_scale_tokens"] = batches * tokens
     return made
 
