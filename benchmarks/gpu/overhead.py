@@ -36,8 +36,10 @@ WARM_STEPS: Final = 3
 REAL: Final = Size(12, 1_024, 16, vocabulary=32_000, positions=1_024, batch=8)
 STEPS, REPEATS = 60, 3
 """Steps of a block, and blocks of each tool: 9 minutes are all there is for all parts."""
-PAIR_STEPS, PAIRS = 15, 20
+PAIR_STEPS, PAIRS = 12, 36
 """The same for watching and bare steps alone."""
+PAIR_WARM_STEPS: Final = 12
+"""A third of a second: what a session does at its beginning only, as rows after each step, is over then."""
 
 _CommDebugMode: Any = CommDebugMode  # torch leaves its constructor untyped
 
@@ -47,7 +49,14 @@ def _audit(model: nn.Module, level: str) -> Any:
     return audit(model, **options)
 
 
-def _audited_s(place: Place, model: nn.Module, step: Callable[[], Any], level: str, steps: int) -> float:
+def _audited_s(
+    place: Place,
+    model: nn.Module,
+    step: Callable[[], Any],
+    level: str,
+    steps: int,
+    warm_steps: int = WARM_STEPS,
+) -> float:
     with _audit(model, level) as session:
 
         def one() -> None:
@@ -55,7 +64,7 @@ def _audited_s(place: Place, model: nn.Module, step: Callable[[], Any], level: s
                 step()
 
         # The schedule surveys the first and the third step: a block is of a long run, not of its beginning.
-        for _ in range(WARM_STEPS):
+        for _ in range(warm_steps):
             one()
         return place.block_s(one, steps)
 
@@ -122,7 +131,7 @@ def measure(sheet: Sheet, place: Place, _out: Path) -> None:
         few = max(1, steps // 6)
         paired: dict[str, Callable[[], float]] = {
             "bare": lambda: place.block_s(step, pair_steps),
-            "watch": lambda: _audited_s(place, model, step, "watch", pair_steps),
+            "watch": lambda: _audited_s(place, model, step, "watch", pair_steps, PAIR_WARM_STEPS),
         }
         tools: dict[str, Callable[[], float]] = {
             "bare": lambda: place.block_s(step, steps),

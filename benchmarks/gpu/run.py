@@ -42,10 +42,10 @@ _OURS: Final = ("pyarrow", "msgspec", "isal", "zstandard", "pandas", "rich")
 """What shardtoll itself imports to record and to read."""
 PARTS: Final = (
     Part("card_tests", 95, "tests/gpu", (*_OURS, "pytest")),
-    Part("audited", 105, "audits under DDP and FSDP2: counts, bytes, times against other readings", _OURS),
-    Part("overhead", 75, "what watching and surveying add, beside CommDebugMode and torch.profiler", _OURS),
+    Part("audited", 150, "audits under DDP and FSDP2: counts, bytes, times against other readings", _OURS),
+    Part("overhead", 110, "what watching and surveying add, beside CommDebugMode and torch.profiler", _OURS),
     Part("tables", 80, "matrix products, attention, bandwidth and launches of this card"),
-    Part("models", 110, "step time and peak memory of six models"),
+    Part("models", 130, "step time and peak memory of six models"),
     Part("traces", 30, "recordings to keep as test data", _OURS),
     Part("foreseen", 55, "dry runs of the models, held against their measurement", (*_OURS, "typer")),
 )

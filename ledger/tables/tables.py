@@ -100,7 +100,8 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, rec
 
 
 _MOST_KEPT: Final = 10_000
-"""Rows of a batch whose columns of text are kept for the next one."""
+"""Rows of a batch whose columns are kept for the next one."""
+_UNKNOWN: Final = (None,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,11 @@ class _Layout:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        self.known = tuple((place, item.name) for place, item in enumerate(schema) if not item.nullable)
+        """Columns in which nothing may be unknown."""
+        self.floats = tuple(
+            (place, item.name) for place, item in enumerate(schema) if pa.types.is_floating(item.type)
+        )
         self.columns = tuple(
             _Column(
                 item.name,
@@ -131,7 +137,7 @@ class _Layout:
         self.cells: Callable[[Any], tuple[Any, ...]] = attrgetter(*schema.names)
         self.empty: tuple[tuple[Any, ...], ...] = ((),) * len(schema)
         self.last: dict[str, tuple[tuple[Any, ...], pa.Array]] = {}
-        """Column of text -> its last values and their array: a training step is much like the one before."""
+        """Column -> its last values and their array: a training step is much like the one before."""
 
 
 _LAYOUTS: Final[Mapping[str, _Layout]] = {name: _Layout(schema) for name, schema in SCHEMAS.items()}
@@ -152,7 +158,8 @@ def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
             columns.append(last_made[1])
             continue
         columns.append(made := column(values, item.kind))
-        if item.text and len(values) <= _MOST_KEPT:
+        # Of numbers few are the same again, but for those of which all are unknown.
+        if (item.text or values[:1] == _UNKNOWN) and len(values) <= _MOST_KEPT:
             layout.last[item.name] = values, made
     return pa.RecordBatch.from_arrays(columns, schema=layout.schema)
 
@@ -164,11 +171,14 @@ def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
     """
     if not data.schema.equals(SCHEMAS[table]):
         raise ValueError(f"table {table} does not have the ledger's schema")
-    for item, values in zip(data.schema, data.columns, strict=True):
-        if values.null_count and not item.nullable:
-            raise ValueError(f"{table}.{item.name} is missing in {values.null_count} rows")
-        if pa.types.is_floating(item.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
-            raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
+    layout = _LAYOUTS[table]
+    for place, name in layout.known:
+        if missing := data.column(place).null_count:
+            raise ValueError(f"{table}.{name} is missing in {missing} rows")
+    for place, name in layout.floats:
+        values = data.column(place)
+        if values.null_count < len(values) and not pc.all(pc.is_finite(values), min_count=0).as_py():
+            raise ValueError(f"{table}.{name} holds NaN or infinity: unknown is null")
 
 
 def check_values(table: str, data: pa.Table) -> None:

@@ -16,7 +16,7 @@ from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.profiler.live.capture.calls import Issued, Said, give_numbers, message_of
 from shardtoll.profiler.live.capture.closures import Closures
 from shardtoll.profiler.live.capture.lost_time import Between
-from shardtoll.profiler.live.capture.rows import Ended, Setting, make_rows
+from shardtoll.profiler.live.capture.rows import Ended, Passed, Setting, make_rows
 from shardtoll.profiler.live.capture.sequence import Template, Templates, key_of
 from shardtoll.profiler.live.capture.waiting import Waits
 from shardtoll.profiler.live.cause.accounting import Interval
@@ -58,15 +58,15 @@ class _Held:
 
     events: RegionEvents | None
     prints: TakenPrints
-    finish: Callable[[Sequence[Fingerprint], DeviceReading | None], StepRows]
+    finish: Callable[[Sequence[Fingerprint], DeviceReading | None], StepRows | Passed | None]
     surveyed: bool = True
 
     def ready(self) -> bool:
         """Whether its rows can be made without blocking."""
         return (self.events is None or self.events.ready()) and self.prints.ready()
 
-    def rows(self) -> StepRows:
-        """Make its rows; blocks where it is not ready."""
+    def rows(self) -> StepRows | Passed | None:
+        """Make its rows, or say what they are made of, if it has any; blocks where it is not ready."""
         if self.events is not None and not self.events.ready():
             self.events.wait()
         return self.finish(self.prints.read(), None if self.events is None else self.events.read())
@@ -228,8 +228,10 @@ class Recorder:
             self._surveyed_held += 1
         return rows, learnt
 
-    def hold(self, events: RegionEvents | None, finish: Callable[[DeviceReading | None], StepRows]) -> None:
-        """Hold a watched region back until the device has passed it; `finished` returns its rows then."""
+    def hold(
+        self, events: RegionEvents | None, finish: Callable[[DeviceReading | None], Passed | None]
+    ) -> None:
+        """Hold a watched region back until the device has passed it; `finished` yields it then."""
         taken = self.fingerprints.collect()
         self._held.append(_Held(events, taken, lambda _prints, device: finish(device), surveyed=False))
 
@@ -238,15 +240,18 @@ class Recorder:
         """Whether a surveyed region is held back for the device."""
         return self._surveyed_held > 0
 
-    def finished(self, *, wait: bool = False) -> Iterator[StepRows]:
-        """Yield the rows held back that can be made now; with `wait` (after all steps) all of them.
+    def finished(self, *, wait: bool = False) -> Iterator[StepRows | Passed]:
+        """Yield what was held back and is over; with `wait` (after all steps) all of it.
 
-        If those of one region cannot be made, it raises and that region is held no longer.
+        Surveyed regions come as their rows, watched ones as what these are made of. If the rows of one cannot
+        be made, it raises and that region is held no longer.
         """
         while self._held and (wait or self._held[0].ready()):
             held = self._held.popleft()
             self._surveyed_held -= held.surveyed
-            yield held.rows()
+            rows = held.rows()
+            if rows is not None:
+                yield rows
 
     def abandon(self) -> None:
         """Give up the region without rows, in the midst of whatever runs; `drop` is still to come.

@@ -80,6 +80,14 @@ class Ended:
     """How the training thread spent the step; None unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A watched region that the device has passed, and what its events said; None: it could not be timed."""
+
+    ended: Ended
+    device: DeviceReading | None
+
+
 class _Carried:
     """The columns of a ledger's row that a record of the capture, or a part of it, holds by the same name."""
 
@@ -133,7 +141,7 @@ def make_rows(
         assert parts is not None
         exposed_ns = exposed_shares(region, parts.exposed, in_flight)
     else:
-        exposed_ns = _stalls_of_each(region, device)
+        exposed_ns = stalls_of_each(region, device)
     exposed_known = setting.host_times or device is not None
     # Where C++ waited, only a collective in flight tells: without spans that is unknown, not nothing.
     in_cpp = setting.host_times and spans is None and bool(region.drains)
@@ -239,10 +247,9 @@ def _compute_row(
 def _step_row(
     ended: Ended, setting: Setting, parts: Parts | None, device: DeviceReading | None, exposed_ns: int
 ) -> Step:
-    """Return the step's row. The device's times are rounded one by one: stalls may be some ns longer."""
     region = ended.region
     if device is not None and not setting.host_times:
-        return plain_step(ended, setting, max(device.duration_ns, exposed_ns), exposed_ns)
+        return by_device(ended, setting, device, exposed_ns)
     assert parts is not None
     duration_ns = ended.end_ns - region.start_ns - parts.excluded_ns
     exposed_ns = total_ns(parts.exposed) if setting.host_times else 0
@@ -263,6 +270,14 @@ def _step_row(
         slowed_compute_ns=within_ns,
         slowed_idle_ns=around_ns,
     )
+
+
+def by_device(ended: Ended, setting: Setting, device: DeviceReading, exposed_ns: int) -> Step:
+    """Return the row of a step whose times are the device's.
+
+    These are rounded one by one: stalls may be some ns longer than the step.
+    """
+    return plain_step(ended, setting, max(device.duration_ns, exposed_ns), exposed_ns)
 
 
 def plain_step(
@@ -305,7 +320,7 @@ def _idle(ended: Ended, parts: Parts) -> list[Interval]:
     return parts.idle()
 
 
-def _stalls_of_each(region: Region, device: DeviceReading | None) -> dict[int, int]:
+def stalls_of_each(region: Region, device: DeviceReading | None) -> dict[int, int]:
     """Return the ns for which the compute stream stood still for each collective of this region, by index.
 
     Standing still for one that an earlier region issued is no record's here: it stays unattributed.

@@ -10,8 +10,8 @@ hook's collectives share are filled in where they stand, with the same values by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -26,11 +26,14 @@ from shardtoll.profiler.live.capture.lost_time import blocked, lost_rows
 from shardtoll.profiler.live.capture.lost_time import spans as fetched
 from shardtoll.profiler.live.capture.rows import (
     Ended,
+    Passed,
     Setting,
+    by_device,
     collective_row,
     count_rows,
     make_rows,
     plain_step,
+    stalls_of_each,
     with_end,
 )
 from shardtoll.profiler.live.capture.sequence import MOST, Template
@@ -44,6 +47,19 @@ Batches: TypeAlias = dict[str, pa.RecordBatch]
 
 _MEASURED: Final = ("step", "seq", "issue_ns", "start_ns", "duration_ns", "exposed_ns")
 """Columns of a collective that differ between a surveyed step and one that repeats it."""
+_LENGTHS: Final = 16
+"""So many numbers of repetitions have their columns kept: to cut them anew takes longer than the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repetition:
+    """A region that repeats a surveyed step, and what was measured of it."""
+
+    ended: Ended
+    """With the collectives that C++ issued in it."""
+    spans: Sequence[RawSpan | None] = ()
+    device: DeviceReading | None = None
+    """None: its times are the host's."""
 
 
 class WatchRows:
@@ -51,24 +67,45 @@ class WatchRows:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._columns: dict[int, tuple[Template, int, dict[str, pa.Array]]] = {}
-        """id of a surveyed step -> that step, and what does not change in its columns, so many times over."""
+        self._columns: dict[int, tuple[Template, dict[int, dict[str, pa.Array]]]] = {}
+        """id of a surveyed step -> that step, and by how many repetitions what does not change in columns."""
 
     def make(self, watched: Sequence[Ended], spans: Sequence[RawSpan] | None) -> list[Batches | StepRows]:
         """Return the regions' rows in their order. `spans` None: the transport's times could not be had."""
-        made: list[Batches | StepRows] = []
-        run: list[tuple[Ended, list[RawSpan | None]]] = []
-        for ended, joined in zip(watched, self._join(watched, spans or ()), strict=True):
-            if _repeats(ended):
-                run.append((ended, joined))
+        return list(self._in_order(self._by_host(watched, spans)))
+
+    def passed(self, watched: Iterable[Passed]) -> Iterator[Batches | StepRows]:
+        """Yield the rows, in their order, of regions whose times the device's events tell."""
+        return self._in_order(map(self._by_device, watched))
+
+    def _in_order(self, made: Iterable[_Repetition | StepRows]) -> Iterator[Batches | StepRows]:
+        """Yield what was made, with neighbours that repeat surveyed steps put together."""
+        run: list[_Repetition] = []
+        for each in made:
+            if isinstance(each, _Repetition):
+                run.append(each)
                 continue
             if run:
-                made.append(self._repeated(run))
+                yield self._repeated(run)
                 run = []
-            made.append(self.single(ended, spans))
+            yield each
         if run:
-            made.append(self._repeated(run))
-        return made
+            yield self._repeated(run)
+
+    def _by_host(
+        self, watched: Sequence[Ended], spans: Sequence[RawSpan] | None
+    ) -> Iterator[_Repetition | StepRows]:
+        for ended, joined in zip(watched, self._join(watched, spans or ()), strict=True):
+            yield _Repetition(ended, joined) if _repeats(ended) else self.single(ended, spans)
+
+    def _by_device(self, passed: Passed) -> _Repetition | StepRows:
+        ended, device = passed.ended, passed.device
+        template = ended.template
+        if device is None or self._setting.host_times or template is None or not _is_plain(ended):
+            return self.single(ended, None, device)
+        if not template.all_seen:
+            ended = replace(ended, region=_complete(ended))
+        return _Repetition(ended, device=device)
 
     def _join(self, watched: Sequence[Ended], spans: Sequence[RawSpan]) -> list[list[RawSpan | None]]:
         if not spans:
@@ -94,21 +131,35 @@ class WatchRows:
 
     def _static(self, template: Template, times: int) -> dict[str, pa.Array]:
         """Return what does not change in a surveyed step's columns, so many times over."""
-        rows = len(template.collectives)
-        _, have, columns = self._columns.get(id(template)) or (template, 1, self._once(template))
-        if have < times:
-            # Arrow takes as long for each of the arrays it puts together as for some hundred rows.
-            more = -(-times // have)
-            columns = {name: pa.concat_arrays([values] * more) for name, values in columns.items()}
-            have *= more
         if id(template) not in self._columns and len(self._columns) >= MOST:
             # Surveys go on making templates; those still in use are made anew.
             self._columns.clear()
         # The template is kept with its columns: its id must not be reused.
-        self._columns[id(template)] = (template, have, columns)
-        if have == times:
-            return columns
-        return {name: values.slice(0, times * rows) for name, values in columns.items()}
+        _, made = self._columns.setdefault(id(template), (template, {}))
+        if times not in made:
+            made[times] = self._times(template, made, times)
+        return made[times]
+
+    def _times(
+        self, template: Template, made: dict[int, dict[str, pa.Array]], times: int
+    ) -> dict[str, pa.Array]:
+        longest = max(made, default=0)
+        if longest >= times:
+            rows = times * len(template.collectives)
+            columns = {name: values.slice(0, rows) for name, values in made[longest].items()}
+        else:
+            # Arrow takes as long for each of the arrays it puts together as for some hundred rows.
+            more = -(-times // max(longest, 1))
+            once = made[longest] if longest else self._once(template)
+            columns = {name: pa.concat_arrays([values] * more) for name, values in once.items()}
+            if more * max(longest, 1) > times:
+                made[more * longest] = columns
+                return self._times(template, made, times)
+        if len(made) >= _LENGTHS:
+            # The longest is what all others are cut from.
+            for length in sorted(made)[:-1]:
+                del made[length]
+        return columns
 
     def _once(self, template: Template) -> dict[str, pa.Array]:
         """Return the columns of a surveyed step's own rows, but for what only surveyed steps tell."""
@@ -117,24 +168,27 @@ class WatchRows:
         columns = zip(batch.schema.names, batch.columns, strict=True)
         return {name: values for name, values in columns if name not in _MEASURED}
 
-    def _repeated(self, run: Sequence[tuple[Ended, list[RawSpan | None]]]) -> Batches:
+    def _repeated(self, run: Sequence[_Repetition]) -> Batches:
         setting = self._setting
         measured: dict[str, list[Any]] = {name: [] for name in _MEASURED}
         copied: dict[str, list[pa.Array]] = {}
         steps: list[Step] = []
         stalls: list[Stall] = []
         counts: list[Count] = []
-        for _, same in groupby(run, lambda item: id(item[0].template)):
-            alike = [ended.template for ended, _ in same]
+        for _, same in groupby(run, lambda item: id(item.ended.template)):
+            alike = [item.ended.template for item in same]
             assert alike[0] is not None
             for name, values in self._static(alike[0], len(alike)).items():
                 copied.setdefault(name, []).append(values)
-        for ended, spans in run:
-            exposed_ns = self._measure(ended, spans, measured)
-            region = ended.region
-            length_ns = ended.end_ns - region.start_ns
-            capture_ns = min(sum(end - begin for begin, end in region.capture), length_ns - exposed_ns)
-            steps.append(plain_step(ended, setting, length_ns, exposed_ns, capture_ns))
+        for item in run:
+            ended, region = item.ended, item.ended.region
+            if item.device is None:
+                exposed_ns = self._measure(item, measured)
+                length_ns = ended.end_ns - region.start_ns
+                capture_ns = min(sum(end - begin for begin, end in region.capture), length_ns - exposed_ns)
+                steps.append(plain_step(ended, setting, length_ns, exposed_ns, capture_ns))
+            else:
+                steps.append(self._by_events(ended, item.device, measured))
             counts += count_rows(ended, setting.rank)
             stalls += lost_rows(region, setting.rank, _fetching(region) if setting.host_times else None)
         schema = SCHEMAS["collectives"]
@@ -151,18 +205,34 @@ class WatchRows:
         }
         return made | {"stalls": to_batch("stalls", stalls)} if stalls else made
 
-    def _measure(self, ended: Ended, spans: Sequence[RawSpan | None], columns: dict[str, list[Any]]) -> int:
-        """Add what is measured of each collective to `columns`; return the exposed time of all, in ns."""
-        setting, region = self._setting, ended.region
-        epoch_ns, to_epoch = setting.epoch_ns, setting.clock.offset_ns - setting.epoch_ns
-        exposed, total_ns = exposed_of_each(region)
-        columns["step"] += [region.step] * len(exposed)
+    def _issued(self, region: Region, columns: dict[str, list[Any]]) -> None:
+        """Add when each collective was issued to `columns`."""
+        to_epoch = self._setting.clock.offset_ns - self._setting.epoch_ns
+        columns["step"] += [region.step] * len(region.collectives)
         columns["seq"] += [c.seq for c in region.collectives]
-        columns["issue_ns"] += [c.issue_ns + to_epoch for c in region.collectives]
+        columns["issue_ns"] += [None if c.unseen else c.issue_ns + to_epoch for c in region.collectives]
+
+    def _by_events(self, ended: Ended, device: DeviceReading, columns: dict[str, list[Any]]) -> Step:
+        """Add what the device's events tell of each collective to `columns`; return the step's row."""
+        region = ended.region
+        stalls = stalls_of_each(region, device)
+        self._issued(region, columns)
+        columns["exposed_ns"] += [stalls.get(index, 0) for index in range(len(region.collectives))]
+        unknown = [None] * len(region.collectives)
+        columns["start_ns"] += unknown
+        columns["duration_ns"] += unknown
+        return by_device(ended, self._setting, device, sum(stalls.values()))
+
+    def _measure(self, item: _Repetition, columns: dict[str, list[Any]]) -> int:
+        """Add what is measured of each collective to `columns`; return the exposed time of all, in ns."""
+        setting, region = self._setting, item.ended.region
+        epoch_ns = setting.epoch_ns
+        exposed, total_ns = exposed_of_each(region)
+        self._issued(region, columns)
         # What is cut has an end if the thread has waited for it.
         spans = [
             span if span is None or not span.cut else with_end(span, region, index, setting.clock)
-            for index, span in enumerate(spans)
+            for index, span in enumerate(item.spans)
         ]
         columns["start_ns"] += [None if span is None else span.start_ns - epoch_ns for span in spans]
         columns["duration_ns"] += [None if span is None else span.end_ns - span.start_ns for span in spans]
@@ -196,15 +266,18 @@ def _repeats(ended: Ended) -> bool:
     region = ended.region
     return (
         ended.template is not None
-        and ended.same
         and ended.template.all_seen
-        and not region.elsewhere
+        and _is_plain(ended)
         and not region.drains
-        and not region.excluded
-        and not region.moved
         # A wait that names nothing may be one for a collective of an earlier region.
         and all(wait.owner is not None for wait in region.waits)
     )
+
+
+def _is_plain(ended: Ended) -> bool:
+    """Whether the region is a surveyed step once more, in the sizes and in who issued what."""
+    region = ended.region
+    return ended.same and not region.elsewhere and not region.excluded and not region.moved
 
 
 def _all_of(ended: Ended) -> list[PendingCollective]:

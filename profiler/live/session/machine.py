@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -171,3 +172,23 @@ def ranks_per_node(rank: int, world_size: int, environment: Mapping[str, str] = 
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+
+
+def of_this_process(rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
+    """Return the fields of a `Run` that say where this process runs: asked once, they stay as they are."""
+    cores, core_ids = usable_cores()
+    return {
+        "device": _device_name(device),
+        "torch": str(torch.__version__),
+        "hosts": (socket.gethostname(),),
+        "ranks_per_host": ranks_per_node(rank, world_size),
+        "machine": this_machine(),
+        "cores": cores,
+        "core_ids": core_ids,
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type

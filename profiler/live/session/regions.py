@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from shardtoll.ledger import StepRows
 from shardtoll.profiler.live.capture.mode import SurveyMode, put_on, take_off
 from shardtoll.profiler.live.capture.recorder import Recorder
-from shardtoll.profiler.live.capture.rows import Ended
+from shardtoll.profiler.live.capture.rows import Ended, Passed
 from shardtoll.profiler.live.capture.watch import Watch
-from shardtoll.profiler.live.capture.watch_rows import WatchRows
+from shardtoll.profiler.live.capture.watch_rows import Batches, WatchRows
 from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.provisional import Provisional
 from shardtoll.profiler.live.session.schedule import Schedule
@@ -110,29 +111,45 @@ class Regions:
         `watched` is that region, or nothing if it has no rows.
         """
 
-        def finish(device: DeviceReading | None) -> StepRows:
+        def finish(device: DeviceReading | None) -> Passed | None:
             if not watched:
-                return StepRows(None)
+                return None
             self._note_unknown_times(False, watched, device)
             self._made.extend(watched)
-            return self._watch_rows.single(watched[0], None, device)
+            return Passed(watched[0], device)
 
         self._recorder.hold(events, finish)
 
     def append_finished(self, *, wait: bool = False) -> None:
         """Write the rows that were held back and can be made now."""
-        made: list[StepRows] = []
+        made: list[StepRows | Passed] = []
         try:
             made.extend(self._recorder.finished(wait=wait))
         finally:
             # `extend` keeps what came before a failure: a region without rows costs no other one its own.
             try:
-                if self._kept.append(*made):
-                    self._kept.describe()
+                self._append(made)
             finally:
                 gone, self._made = self._made, []
                 if gone:
                     self._watch.let_go(gone)
+
+    def _append(self, made: Sequence[StepRows | Passed]) -> None:
+        """Write the rows of regions in their order, watched ones next to each other in one batch."""
+        for is_watched, together in groupby(made, lambda each: isinstance(each, Passed)):
+            if not is_watched:
+                self._kept.append(*(each for each in together if isinstance(each, StepRows)))
+                continue
+            for rows in self._watch_rows.passed(each for each in together if isinstance(each, Passed)):
+                self._keep(rows)
+        if made:
+            self._kept.describe()
+
+    def _keep(self, rows: Batches | StepRows) -> None:
+        if isinstance(rows, StepRows):
+            self._kept.append(rows)
+        else:
+            self._kept.append_batches(rows)
 
     def provisional(self) -> Provisional:
         """Return what keeps provisional rows of what waits, should a region last."""
@@ -161,10 +178,7 @@ class Regions:
             return
         try:
             for rows in self._watch_rows.make(watched, raw):
-                if isinstance(rows, StepRows):
-                    self._kept.append(rows)
-                else:
-                    self._kept.append_batches(rows)
+                self._keep(rows)
         finally:
             self._watch.written()
         self._note_unknown_times(raw is not None, watched)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import socket
 import sys
 import threading
 import time
@@ -13,9 +12,8 @@ import weakref
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -29,9 +27,7 @@ from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.machine import (
     device_of,
     nccl_version,
-    ranks_per_node,
-    this_machine,
-    usable_cores,
+    of_this_process,
 )
 from shardtoll.profiler.live.session.schedule import LEVELS, SURVEY_EVERY, Checks, Level, Schedule
 from shardtoll.profiler.live.session.signals import Deferred
@@ -161,6 +157,8 @@ class Session:
         self._thread = 0
         """The thread that opened the session: only its operators are seen."""
         self._state = "new"
+        self._place: dict[str, Any] | None = None
+        """Where this process runs; asked once, as the description is made anew with each writing."""
 
     def open(self) -> Session:
         """Open the session, where `with` cannot be written; `close()` must follow. Errors: see `audit`."""
@@ -508,29 +506,18 @@ class Session:
     def _run(self) -> Run:
         if initialized():
             self._backend = self._groups.backend()
-        cores, core_ids = usable_cores()
+        if self._place is None:
+            self._place = of_this_process(self.rank, self.world_size, self._device)
         return Run(
             world_size=self.world_size,
             backend=self._backend,
-            device=_device_name(self._device),
-            torch=str(torch.__version__),
-            hosts=(socket.gethostname(),),
             mesh=dict(self._groups.mesh),
             source="live",
             ranks_seen=(self.rank,),
             epoch_ns=self._capture.recorder.setting.epoch_ns,
-            ranks_per_host=ranks_per_node(self.rank, self.world_size),
             nccl_version=nccl_version(self._backend),
-            machine=this_machine(),
-            cores=cores,
-            core_ids=core_ids,
+            **self._place,
         )
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return device.type
 
 
 def active_session() -> Session | None:

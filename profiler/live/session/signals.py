@@ -18,6 +18,7 @@ from typing import Any, Final
 _NUMBERS: Final = tuple(map(int, signal.valid_signals()))
 _handler: Final[Callable[[int], Any]] = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
 """Without what makes its result an enumeration member: that takes most of a millisecond for all signals."""
+_set: Final[Callable[[int, Any], Any]] = getattr(sys.modules.get("_signal"), "signal", signal.signal)
 _ACTION_BYTES: Final = 512
 """More than the structure of any system takes."""
 
@@ -54,7 +55,7 @@ class Deferred:
                 if callable(handler):
                     self._actions[number] = _action(number)
                     self._kept[number] = handler
-                    signal.signal(number, self._note)
+                    _set(number, self._note)
                     _act(number, self._actions[number])
             Deferred._active = bool(self._kept)
         except BaseException:
@@ -71,7 +72,7 @@ class Deferred:
         for number, handler in self._kept.items():
             while _handler(number) is not handler:
                 try:
-                    signal.signal(number, handler)
+                    _set(number, handler)
                     _act(number, self._actions[number])
                 except BaseException as error:  # noqa: BLE001 - of a handler that is back already
                     raised = raised if raised is not None else error

@@ -101,6 +101,8 @@ tensor's elements; `_EXPONENT`, 0 of whole numbers; False if all of it was looke
 
 def _fingerprints(sums: Sequence[_Sums]) -> list[Fingerprint]:
     """Return the prints of what was kept."""
+    if not sums:
+        return []
     totals, counts = (np.array([each[place] for each in sums], np.int64) for place in (0, 2))
     # Integer overflow wraps, which is the arithmetic modulo 2**64 that is wanted.
     numbers = (totals * 31 + counts).tolist()

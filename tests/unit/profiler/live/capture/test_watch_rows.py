@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.ledger.tables.tables import to_table
-from shardtoll.profiler.live.capture.rows import Ended, Setting, make_rows
+from shardtoll.profiler.live.capture.rows import Ended, Passed, Setting, make_rows
 from shardtoll.profiler.live.capture.sequence import Template, grown
 from shardtoll.profiler.live.capture.watch_rows import WatchRows, completed, exposed_of_each
-from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place, Region, Wait
+from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place, Region, UnseenAfter, Wait
 from shardtoll.profiler.live.times.clock import Clock
+from shardtoll.profiler.live.times.device_times import DeviceReading
 
 END = 400
 EPOCH_NS = 10
@@ -195,3 +196,77 @@ def test_regions_that_repeat_nothing_keep_their_order_among_those_that_do() -> N
     tables = tables_of(made)
     assert [step["step"] for step in tables["steps"]] == [0, 1, 2, 3]
     assert [row["step"] for row in tables["collectives"]] == [0, 1, 2, 3]
+
+
+@given(regions(), st.data())
+def test_what_the_device_tells_of_repetitions_is_what_it_tells_the_long_way(
+    made: tuple[list[Ended], Template], data: st.DataObject
+) -> None:
+    watched, _ = made
+    stalls = [
+        tuple(
+            (pending, data.draw(st.integers(0, 200)))
+            for pending in each.region.collectives
+            if data.draw(st.booleans())
+        )
+        for each in watched
+    ]
+    readings = [DeviceReading(data.draw(st.integers(0, 900)), each) for each in stalls]
+    given = setting(host_times=False)
+    passed = [Passed(*each) for each in zip(watched, readings, strict=True)]
+    quick = list(WatchRows(given).passed(passed))
+    assert not any(isinstance(each, StepRows) for each in quick)
+    slow = [
+        WatchRows(given).single(ended, None, device) for ended, device in zip(watched, readings, strict=True)
+    ]
+    assert tables_of(quick) == tables_of(slow)
+
+
+def test_what_cpp_issues_is_told_by_the_device_as_the_long_way_tells_it() -> None:
+    first = [collective(0, 5, "tp", 8), collective(1, 6, "tp", 9), collective(2, 7, "world", 3)]
+    first[1].key = None
+    template = Template(tuple(first), (1, 2, 1), ((0,), (2,)), (0, 2), {"tp": 2, "world": 1}, surveyed=True)
+
+    def region() -> Region:
+        found = Region(4, 1000, {"tp": 50, "world": 60}, light=True, watched=True)
+        found.collectives = [collective(0, 1005, "tp", 51), collective(2, 1010, "world", 61)]
+        found.waits = [Wait(1020, 1030, 1)]
+        found.drains = [(1040, 1060)]
+        return found
+
+    given, at_end = setting(host_times=False), {"tp": 52, "world": 61}
+    ended = Ended(region(), 1100, at_end, template=template, same=True)
+    stalls = ((ended.region.collectives[1], 7), (UnseenAfter(ended.region.collectives[0]), 30))
+    device = DeviceReading(90, stalls)
+    (quick,) = WatchRows(given).passed([Passed(ended, device)])
+    assert not isinstance(quick, StepRows)
+    found = tables_of([quick])
+    assert found == tables_of([WatchRows(given).single(ended, None, device)])
+    assert [row["exposed_ns"] for row in found["collectives"]] == [0, 30, 7]
+    assert [row["issue_ns"] is None for row in found["collectives"]] == [False, True, False]
+    assert [(row["duration_ns"], row["exposed_comm_ns"]) for row in found["steps"]] == [(90, 37)]
+    # In other sizes than the survey's nobody knows how much C++ sent.
+    other = Ended(region(), 1100, at_end, template=template, same=False)
+    (rows,) = WatchRows(given).passed([Passed(other, device)])
+    assert isinstance(rows, StepRows)
+    assert rows.collectives[1].message_bytes is None
+
+
+def test_columns_of_many_numbers_of_repetitions_stay_right() -> None:
+    known = collective(0, 1, "tp", 1)
+    template = Template((known,), (1,), ((0,),), (0,), {"tp": 1}, surveyed=True)
+    rows = WatchRows(setting(host_times=False))
+    step = 0
+    for times in [3, 1, 2, *range(40, 1, -1), 3, 41, 1]:
+        passed = []
+        for _ in range(times):
+            region = Region(step, 100 * step, {"tp": 0}, light=True, watched=True)
+            region.collectives = [collective(0, 100 * step + 1, "tp", 1)]
+            ended = Ended(region, 100 * step + 90, {"tp": 1}, template=template, same=True)
+            passed.append(Passed(ended, DeviceReading(90, ())))
+            step += 1
+        (made,) = rows.passed(passed)
+        assert not isinstance(made, StepRows)
+        found = tables_of([made])["collectives"]
+        assert [row["step"] for row in found] == list(range(step - times, step))
+        assert [row["group"] for row in found] == ["tp"] * times

@@ -307,7 +307,7 @@ class TestASession:
         device = SimulatedDevice()
         monkeypatch.setattr(session, "device_of", lambda model: torch.device("cuda"))
         monkeypatch.setattr(capturing, "CudaDevice", lambda of: device)
-        monkeypatch.setattr(session, "_device_name", lambda of: "simulated")
+        monkeypatch.setattr(machine, "_device_name", lambda of: "simulated")
         monkeypatch.setattr(Fingerprints, "prepare", lambda self, of: None)
         stalling(monkeypatch, device, 10_000 * self.MS)
         return device

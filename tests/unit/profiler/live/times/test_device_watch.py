@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.capture.keeping import _FLUSH_REGIONS
-from shardtoll.profiler.live.session import capturing, kept, session
+from shardtoll.profiler.live.session import capturing, kept, machine, session
 from shardtoll.profiler.live.session.session import Level
 from shardtoll.profiler.live.times import device_waits
 from shardtoll.profiler.live.times.device_times import DeviceTimes
@@ -30,7 +30,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     device = SimulatedDevice()
     monkeypatch.setattr(session, "device_of", lambda model: torch.device("cuda"))
     monkeypatch.setattr(capturing, "CudaDevice", lambda of: device)
-    monkeypatch.setattr(session, "_device_name", lambda of: "simulated")
+    monkeypatch.setattr(machine, "_device_name", lambda of: "simulated")
     monkeypatch.setattr(Fingerprints, "prepare", lambda self, of: None)
     patch = device_waits.patch_device_waits
     monkeypatch.setattr(
@@ -112,7 +112,7 @@ def test_watched_steps_that_the_device_has_passed_are_written_together(
     device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes: list[int] = []
-    append = kept.Kept.append
+    append, append_batches = kept.Kept.append, kept.Kept.append_batches
 
     def counted(self: kept.Kept, *rows: Any) -> Any:
         steps = sum(each.step is not None for each in rows)
@@ -120,6 +120,11 @@ def test_watched_steps_that_the_device_has_passed_are_written_together(
             writes.append(steps)
         return append(self, *rows)
 
+    def batches(self: kept.Kept, rows: Any) -> None:
+        writes.append(rows["steps"].num_rows)
+        append_batches(self, rows)
+
+    monkeypatch.setattr(kept.Kept, "append_batches", batches)
     monkeypatch.setattr(kept.Kept, "append", counted)
 
     def step() -> None:
