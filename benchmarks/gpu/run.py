@@ -42,7 +42,7 @@ _OURS: Final = ("pyarrow", "msgspec", "isal", "zstandard", "pandas", "rich")
 """What shardtoll itself imports to record and to read."""
 PARTS: Final = (
     Part("card_tests", 95, "tests/gpu", (*_OURS, "pytest")),
-    Part("audited", 150, "audits under DDP and FSDP2: counts, bytes, times against other readings", _OURS),
+    Part("audited", 190, "audits under DDP and FSDP2: counts, bytes, times against other readings", _OURS),
     Part("overhead", 110, "what watching and surveying add, beside CommDebugMode and torch.profiler", _OURS),
     Part("tables", 80, "matrix products, attention, bandwidth and launches of this card"),
     Part("models", 130, "step time and peak memory of six models"),
