@@ -11,6 +11,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
 from shardtoll.analyzers.headline.step_words import step_word
+from shardtoll.analyzers.shared import host_code
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger.words.human import duration, percent
 
@@ -42,6 +43,8 @@ SURVEYED: Final = "Every step was surveyed, which slows the host"
 SURVEYED_HINT: Final = "audit at the default level to see how much of that is the job's own"
 UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host"
 UNTOLD_HINT: Final = "how much of that is the job's own is unknown"
+CAPTURES: Final = "The host records CUDA graphs, of which nothing runs yet"
+CAPTURES_HINT: Final = "record steps that replay them"
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -106,11 +109,31 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         watched = (context.step_rows["level"] == "watch").any()
         head, hint = (UNTOLD, UNTOLD_HINT) if watched else (SURVEYED, SURVEYED_HINT)
         return f"{head}: {fact}; {hint}", ()
+    did = _by_code(context, mean.index[row], float(worst["idle_ns"])) if advise is ADVISE else None
     if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
         # The step that is shown beside it holds the recording.
         fact += " without recording"
+    if did is not None and did.captures:
+        return f"{CAPTURES}: {fact}; {CAPTURES_HINT}", ()
+    if did is not None and did.source is not None:
+        return f"{head}: {fact}; speed up {_short(did.source)}, or call it ahead of the step", ()
     if most == "bubble":
         uneven = pipeline_imbalance.worst(context)
         if uneven is not None:
             fact = f"{fact}, while {pipeline_imbalance.clause(uneven)}"
     return f"{head}: {fact}", advise
+
+
+def _by_code(context: Context, rank: int, idle_ns: float) -> host_code.Doing | None:
+    """Return the code that the rank's host was in for more than half of its idle time; None if none was."""
+    surveyed = context.surveyed_rows
+    steps = int((surveyed["rank"] == rank).sum())
+    stalls = keep(context.stalls_in_steps, context.stalls_in_steps["step"].isin(context.surveyed))
+    did = host_code.most(keep(stalls, stalls["rank"] == rank), steps)
+    return did if did is not None and did.mean_ns > idle_ns / 2 else None
+
+
+def _short(source: str) -> str:
+    """Return `train.py:12 (main)` without the folders before it."""
+    path, colon, rest = source.partition(":")
+    return f"{path.rsplit('/', 1)[-1]}{colon}{rest}"

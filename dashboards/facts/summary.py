@@ -10,6 +10,7 @@ from shardtoll.dashboards.facts.step_times import rank_times
 from shardtoll.ledger import Finding, Report, Run, Where
 from shardtoll.ledger.answers.unbilled import Unbilled
 from shardtoll.ledger.records.levels import in_steps, surveyed_steps
+from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from shardtoll.ledger.records.work import matmuls
 from shardtoll.ledger.words import human
 
@@ -183,12 +184,26 @@ def _unbilled(unbilled: Unbilled, run: Run) -> str:
     share, step = human.share(unbilled.time_ns, unbilled.step_ns), human.duration(unbilled.step_ns)
     if not unbilled.idle:
         why = "that time is unattributed"
+    elif (did := doing(unbilled)) is not None:
+        why = f"the device is idle, and {did}"
     elif run.device == "cpu" or (run.device is None and run.source == "live"):
         why = "no operator runs (Python, loading or sleep)"
     else:
         why = "the device is idle, as its host has launched nothing"
     time = human.duration(unbilled.time_ns)
     return f"No finding explains {time} ({share}) of rank {unbilled.rank}'s {step} step: {why}."
+
+
+def doing(unbilled: Unbilled) -> str | None:
+    """Return what the host did in most of the idle time that is in no finding, in words; None not known."""
+    if unbilled.doing_ns is None:
+        return None
+    if unbilled.doing == GRAPH_CAPTURE:
+        return "its host records a CUDA graph, of which nothing runs yet; record steps that replay it"
+    place = unbilled.source or unbilled.library
+    if unbilled.source and unbilled.library:
+        place = f"{unbilled.source} via {unbilled.library}"
+    return f"for {human.duration(unbilled.doing_ns)} its host is in {place}"
 
 
 def no_hardware(report: Report) -> bool:

@@ -47,13 +47,17 @@ def not_explained(report: Report) -> str | None:
     error_ns = summary.parts_error_ns(report)
     noise = " (within noise)" if error_ns is not None and unbilled.time_ns < error_ns else ""
     share = human.share(unbilled.time_ns, unbilled.step_ns)
+    time = human.duration(unbilled.time_ns)
+    head = f"Idle, in no finding: {time} ({share}) on rank {unbilled.rank}{noise}"
+    did = summary.doing(unbilled)
+    if did is not None:
+        return f"{head}: {did}."
     if run.device == "cpu" or (run.device is None and run.source == "live"):
         why = "Python, loading or sleep"
     else:
         why = "its host launches nothing then"
     record = "py-spy dump shows the line" if run.source == "live" else "trace with_stack=True to see its code"
-    time = human.duration(unbilled.time_ns)
-    return f"Idle, in no finding: {time} ({share}) on rank {unbilled.rank}{noise}: {why}; {record}."
+    return f"{head}: {why}; {record}."
 
 
 def _who(finding: Finding, report: Report) -> str:

@@ -15,6 +15,14 @@ class Unbilled:
     step_ns: float
     idle: bool
     """Idle, as against unattributed."""
+    doing: str | None = None
+    """What the host did in most of the idle time: an annotation, or `stall.GRAPH_CAPTURE`; None not known."""
+    source: str | None = None
+    """The line of the user's own code that it was in then; None where no frames tell."""
+    library: str | None = None
+    """The innermost function that was open for most of it, where that is not the user's."""
+    doing_ns: float | None = None
+    """How long it did that in a mean step; None where none of these is known."""
 
     def __post_init__(self) -> None:
         if self.rank < 0 or not (0 <= self.time_ns < math.inf and 0 < self.step_ns < math.inf):

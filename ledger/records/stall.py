@@ -20,6 +20,9 @@ SHORT_GAP_NS: Final = 1_000_000
 BETWEEN_STEPS: Final = "between steps"
 """Name of a `host` stall that is all before its step: what is neither fetching nor blocked on collectives."""
 
+GRAPH_CAPTURE: Final = "graph capture"
+"""Name of a `host` stall in which the host recorded launches into a graph: none of them ran then."""
+
 BLOCKED: Final = ", blocked on a collective"
 """How the name of a `host-sync` stall ends that is the part of reads which is exposed communication."""
 
@@ -61,7 +64,10 @@ class Stall:
     """The part of `total_ns` between the step before and this one. No step's duration contains it, so it is
     in no `lost_ns`: a loop waits for its batch before the step that uses it. None: not looked at."""
     library: str | None = None
-    """The innermost frame of an installed library that the line at `source` called; see `Collective`."""
+    """The innermost frame of an installed library that the line at `source` called; see `Collective`.
+
+    Of a trace's `host` stall: the innermost function that was open for most of it.
+    """
     samples: int | None = None
     """Of `data`: samples in the batches fetched to train on; None unknown, and with gradients off."""
     tokens: int | None = None

@@ -9,6 +9,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers.late_remedies import IDLE
+from shardtoll.analyzers.shared import host_code
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.unbilled import Unbilled
@@ -61,7 +62,12 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     time_ns, step_ns = max(idle_ns, unattributed_ns), mean["duration_ns"]
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None
-    return Unbilled(rank, time_ns, step_ns, idle=idle_ns >= unattributed_ns)
+    idle = idle_ns >= unattributed_ns
+    did = host_code.most(keep(stalls, stalls["rank"] == rank), len(surveyed[rank])) if idle else None
+    if did is None or did.mean_ns < host_code.TELLING * time_ns:
+        return Unbilled(rank, time_ns, step_ns, idle=idle)
+    name, doing_ns = did.name or None, min(did.mean_ns, time_ns)
+    return Unbilled(rank, time_ns, step_ns, True, name, did.source, did.library, doing_ns)
 
 
 def _late_ns(findings: Sequence[Finding], rank: int, billed: set[str]) -> float:

@@ -29,6 +29,10 @@ _TELLING: Final = re.compile(
 )
 _FRAME: Final = re.compile(r"^(?P<file>[^<>()][^()]*)\((?P<line>\d+)\): (?P<function>.+)$")
 _MODULE: Final = re.compile(r"^nn\.Module: (\w+)$")
+_BETWEEN: Final = re.compile(
+    r"^torch/(nn/modules/module|overrides|utils/_device|utils/_contextlib|_dynamo/eval_frame|_dynamo/\w*hooks?"
+    r"|amp/autocast_mode|autograd/function|_ops)\.py\("
+)
 _LIBRARIES: Final = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "numpy", "transformers", "accelerate", "lightning"),
@@ -75,6 +79,17 @@ def source_of(frame: str) -> str | None:
     if re.search(r"/(site|dist)-packages/|/lib/python\d|^<", path):
         return None
     return f"{path}:{match['line']} ({match['function']})"
+
+
+def line_of(frame: str) -> str | None:
+    """Return `base.py:12 (fn)` for the frame `base.py(12): fn` of any library.
+
+    None for a built-in function, and for what torch puts between a call and what is called.
+    """
+    match = _FRAME.match(frame)
+    if match is None or _BETWEEN.match(frame):
+        return None
+    return f"{match['file']}:{match['line']} ({match['function']})"
 
 
 class Stacks:

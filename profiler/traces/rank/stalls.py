@@ -14,11 +14,14 @@ from shardtoll.profiler.traces.collectives.stacks import nests
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.causes import Stacks, Work
 from shardtoll.profiler.traces.rank.facts import Facts
+from shardtoll.profiler.traces.rank.host_code import Code, HostCode
 from shardtoll.profiler.traces.rank.idle import BUBBLE, HOST, LAUNCH, Pieces, Reasons, disjoint
 from shardtoll.profiler.traces.rank.phases import RECOMPUTE, Phases
 from shardtoll.profiler.traces.rank.split import COMPUTE, IDLE, LOOKALIKE, MOVE
 
 _NO_STEP_MARK: Final = "ProfilerStep"
+_LOOKED_AT_NS: Final = 1_000_000
+"""Idle time of a group from which the host's code is looked up."""
 
 
 def stalls(
@@ -122,27 +125,59 @@ def _host(
     nest = nests(notes, names[notes.name] & (notes.thread == phases.main)) if len(notes.name) else {}
     around = nest[phases.main].outermost(at_ns) if phases.main in nest else np.full(len(rows), -1)
     name = np.where(around >= 0, notes.name[around] if len(notes.name) else -1, -1)
-    return [
-        Stall(
-            _number(facts, step),
-            rank,
-            IDLE_KINDS[kind - IDLE],
-            trace.names[text] if text >= 0 else "",
-            PHASES[phase_number],
-            count,
-            lost,
-            lost,
+    keys = (owner[rows], name, phase)
+    groups = list(zip(_grouped(keys, lost_ns), _members(keys), strict=True))
+    code = HostCode(trace, phases.main) if kind == HOST and _long(groups) else None
+    made = []
+    for ((step, text, phase_number), count, lost), members in groups:
+        did = Code()
+        if code is not None and lost >= _LOOKED_AT_NS:
+            did = code.during(start_ns[rows[members]], lost_ns[members])
+        made.append(
+            Stall(
+                _number(facts, step),
+                rank,
+                IDLE_KINDS[kind - IDLE],
+                did.name or (trace.names[text] if text >= 0 else ""),
+                PHASES[phase_number],
+                count,
+                lost,
+                lost,
+                source=did.source,
+                library=did.library,
+            )
         )
-        for (step, text, phase_number), count, lost in _grouped((owner[rows], name, phase), lost_ns)
-    ]
+    return made
+
+
+def _long(groups: Sequence[tuple[tuple[tuple[int, ...], int, int], I64]]) -> bool:
+    return any(lost >= _LOOKED_AT_NS for (_, _, lost), _ in groups)
 
 
 def _grouped(keys: Sequence[npt.NDArray[np.integer]], values: I64) -> list[tuple[tuple[int, ...], int, int]]:
     """Return (key, rows, sum of values) for each distinct key."""
     if not len(values):
         return []
+    order, heads = _sorted(keys)
+    first = order[heads]
+    sums = np.add.reduceat(values[order], heads).tolist()
+    counts = np.diff(np.append(heads, len(values))).tolist()
+    firsts = zip(*(key[first].tolist() for key in keys), strict=True)
+    return [(key, count, total) for key, count, total in zip(firsts, counts, sums, strict=True)]
+
+
+def _members(keys: Sequence[npt.NDArray[np.integer]]) -> list[I64]:
+    """Return the rows of each distinct key, in the order of `_grouped`."""
+    if not len(keys[0]):
+        return []
+    order, heads = _sorted(keys)
+    return np.split(order, heads[1:])
+
+
+def _sorted(keys: Sequence[npt.NDArray[np.integer]]) -> tuple[I64, I64]:
+    """Return the rows by key, and where in them each distinct key begins."""
     # One number a row instead of a table of keys: rows come by the hundred thousand.
-    code = np.zeros(len(values), np.int64)
+    code = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         low = int(key.min())
         code *= int(key.max()) - low + 1
@@ -150,12 +185,7 @@ def _grouped(keys: Sequence[npt.NDArray[np.integer]], values: I64) -> list[tuple
         code -= low
     order = np.argsort(code, kind="stable")
     code = code[order]
-    heads = np.flatnonzero(np.concatenate(([True], code[1:] != code[:-1])))
-    first = order[heads]
-    sums = np.add.reduceat(values[order], heads).tolist()
-    counts = np.diff(np.append(heads, len(values))).tolist()
-    firsts = zip(*(key[first].tolist() for key in keys), strict=True)
-    return [(key, count, total) for key, count, total in zip(firsts, counts, sums, strict=True)]
+    return order, np.flatnonzero(np.concatenate(([True], code[1:] != code[:-1])))
 
 
 def _device(

@@ -11,6 +11,7 @@ import pytest
 from shardtoll.analyzers import run
 from shardtoll.ledger import Count, Group, Notice, Report, Rows, Stall
 from shardtoll.ledger.answers.unbilled import Unbilled
+from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
 from tests.unit.analyzers.of_kinds import running
 
@@ -337,3 +338,32 @@ def test_findings_of_collectives_that_cannot_be_trusted_name_their_rows():
     untimed = [collective(rank=rank, exposed_ns=given) for rank in (0, 1) for given in (None, 1 * MS)]
     (without_times,) = found("incomplete-input", untimed)
     assert without_times.rows == Rows(collectives=((0, 2, 2),))
+
+
+def host(
+    lost_ms: float, source: str | None, library: str | None = None, name: str = "", step: int = 0
+) -> Stall:
+    lost_ns = int(lost_ms * MS)
+    return Stall(step, 0, "host", name, "other", 1, lost_ns, lost_ns, source=source, library=library)
+
+
+def test_idle_time_that_nothing_prices_names_the_code_that_the_host_was_in():
+    idle = step(
+        duration_ns=100 * MS, compute_ns=20 * MS, exposed_comm_ns=0, idle_ns=80 * MS, unattributed_ns=0
+    )
+    stalls = [
+        host(50, "data.py:4 (read)", "av/codec.py:9 (decode)"),
+        host(10, "train.py:1 (main)"),
+        host(20, None),
+    ]
+    (unbilled,) = [run(ledger(steps=[idle], stalls=stalls)).unbilled]
+    assert unbilled == Unbilled(
+        0, 80 * MS, 100 * MS, True, None, "data.py:4 (read)", "av/codec.py:9 (decode)", 50 * MS
+    )
+    # Less than a quarter of it is no answer.
+    few = run(ledger(steps=[idle], stalls=[host(19, "data.py:4 (read)"), host(61, None)])).unbilled
+    assert few == Unbilled(0, 80 * MS, 100 * MS, True)
+    # In a mean step: one of two such steps has it.
+    two = [idle, replace(idle, step=1)]
+    captured = run(ledger(steps=two, stalls=[host(80, None, name=GRAPH_CAPTURE)])).unbilled
+    assert captured == Unbilled(0, 80 * MS, 100 * MS, True, GRAPH_CAPTURE, None, None, 40 * MS)

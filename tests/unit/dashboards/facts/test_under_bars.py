@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from shardtoll.dashboards.facts import under_bars
+from shardtoll.dashboards.facts import summary, under_bars
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Figure, Finding, Where
+from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from tests import sample_reports
 from tests.unit.dashboards.facts.test_summary import idle_report
 from tests.unit.dashboards.terminal.test_first_screen import shown
@@ -55,3 +57,26 @@ def test_idle_time_without_a_finding_says_what_it_may_be_and_what_to_record():
 def test_idle_time_that_findings_explain_is_not_mentioned():
     assert under_bars.sentences(replace(idle_report(70), unbilled=None)) == []
     assert under_bars.sentences(idle_report(2)) == []
+
+
+def test_idle_time_names_the_code_that_the_host_was_in_where_a_record_tells():
+    report = idle_report(70)
+    assert report.unbilled is not None
+    head = "Idle, in no finding: 70.0 ms (88 %) on rank 0: "
+
+    def said(**fields: Any) -> str | None:
+        unbilled = replace(report.unbilled, doing_ns=50.0 * MS, **fields)
+        return under_bars.not_explained(replace(report, unbilled=unbilled))
+
+    line, library = "data.py:4 (read)", "av/codec.py:9 (decode)"
+    assert said(source=line, library=library) == f"{head}for 50.0 ms its host is in {line} via {library}."
+    assert said(source=line) == f"{head}for 50.0 ms its host is in {line}."
+    assert said(library=library) == f"{head}for 50.0 ms its host is in {library}."
+    graph = "its host records a CUDA graph, of which nothing runs yet; record steps that replay it"
+    assert said(doing=GRAPH_CAPTURE) == f"{head}{graph}."
+    # So does the line under the verdict of a bill that explains less.
+    code = replace(report, unbilled=replace(report.unbilled, source=line, doing_ns=50.0 * MS))
+    assert summary.second_line(code) == (
+        f"No finding explains 70.0 ms (88 %) of rank 0's 80.0 ms step: the device is idle, and for 50.0 ms "
+        f"its host is in {line}."
+    )

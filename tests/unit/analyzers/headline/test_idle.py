@@ -1,0 +1,34 @@
+"""A headline on idle time names the code that the host was in, and a recording of graphs as what it is."""
+
+from __future__ import annotations
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Stall
+from shardtoll.ledger.records.stall import GRAPH_CAPTURE
+from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
+
+FACT = "rank 0's GPU is idle for 80.0 ms (80 %) of its 100 ms step"
+
+
+def headline(*stalls: Stall) -> str | None:
+    parts = {"compute_ns": 20 * MS, "exposed_comm_ns": 0, "idle_ns": 80 * MS, "unattributed_ns": 0}
+    about = run_of(1, source="trace", device="NVIDIA H100", backend="nccl")
+    return run(ledger(run=about, steps=[step(duration_ns=100 * MS, **parts)], stalls=list(stalls))).headline
+
+
+def host(lost_ms: int, source: str | None = None, name: str = "") -> Stall:
+    return Stall(0, 0, "host", name, "other", 1, lost_ms * MS, lost_ms * MS, source=source)
+
+
+def test_code_that_the_host_is_in_for_most_of_the_idle_time_is_what_to_speed_up():
+    said = headline(host(60, "lib/io/data.py:4 (read)"), host(20))
+    assert said == f"Idle time costs most: {FACT}; speed up data.py:4 (read), or call it ahead of the step."
+    # Named by its share of idle time; less than half of it is not what costs most.
+    assert headline(host(30, "lib/io/data.py:4 (read)"), host(50)) == f"Idle time costs most: {FACT}."
+
+
+def test_a_recording_in_which_graphs_are_recorded_says_that_nothing_of_them_runs():
+    said = headline(host(70, name=GRAPH_CAPTURE), host(10))
+    assert said == (
+        f"The host records CUDA graphs, of which nothing runs yet: {FACT}; record steps that replay them."
+    )
