@@ -43,7 +43,7 @@ SURVEYED: Final = "Every step was surveyed, which slows the host"
 SURVEYED_HINT: Final = "audit at the default level to see how much of that is the job's own"
 UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host"
 UNTOLD_HINT: Final = "how much of that is the job's own is unknown"
-CAPTURES: Final = "The host records CUDA graphs, of which nothing runs yet"
+CAPTURES: Final = "The host records CUDA graphs, and nothing of them runs yet"
 CAPTURES_HINT: Final = "record steps that replay them"
 ON_CPU: Final = "The host is busy outside operators"
 

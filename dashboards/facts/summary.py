@@ -199,7 +199,7 @@ def doing(unbilled: Unbilled) -> str | None:
     if unbilled.doing_ns is None:
         return None
     if unbilled.doing == GRAPH_CAPTURE:
-        return "its host records a CUDA graph, of which nothing runs yet; record steps that replay it"
+        return "its host records a CUDA graph, and nothing of it runs yet; record steps that replay it"
     place = unbilled.source or unbilled.library
     if unbilled.source and unbilled.library:
         place = f"{unbilled.source} via {unbilled.library}"

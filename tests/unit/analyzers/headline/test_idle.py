@@ -30,5 +30,5 @@ def test_code_that_the_host_is_in_for_most_of_the_idle_time_is_what_to_speed_up(
 def test_a_recording_in_which_graphs_are_recorded_says_that_nothing_of_them_runs():
     said = headline(host(70, name=GRAPH_CAPTURE), host(10))
     assert said == (
-        f"The host records CUDA graphs, of which nothing runs yet: {FACT}; record steps that replay them."
+        f"The host records CUDA graphs, and nothing of them runs yet: {FACT}; record steps that replay them."
     )

@@ -72,7 +72,7 @@ def test_idle_time_names_the_code_that_the_host_was_in_where_a_record_tells():
     assert said(source=line, library=library) == f"{head}for 50.0 ms its host is in {line} via {library}."
     assert said(source=line) == f"{head}for 50.0 ms its host is in {line}."
     assert said(library=library) == f"{head}for 50.0 ms its host is in {library}."
-    graph = "its host records a CUDA graph, of which nothing runs yet; record steps that replay it"
+    graph = "its host records a CUDA graph, and nothing of it runs yet; record steps that replay it"
     assert said(doing=GRAPH_CAPTURE) == f"{head}{graph}."
     # So does the line under the verdict of a bill that explains less.
     code = replace(report, unbilled=replace(report.unbilled, source=line, doing_ns=50.0 * MS))
