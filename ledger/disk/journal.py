@@ -21,8 +21,8 @@ from shardtoll.ledger.tables.validated import sound, validated
 
 _LARGEST_BYTES: Final = 256 << 20
 """Batches are not put together beyond this; Arrow's text columns hold 2 GiB at most."""
-_SMALL_CELLS: Final = 8_192
-"""A batch of fewer cells is written as it is: packed it is hardly smaller, and takes ten times as long."""
+_SMALL_CELLS: Final = 1_024
+"""A batch of fewer cells is written as it is: packed it is no smaller, and takes twice as long."""
 _END: Final = b"\xff\xff\xff\xff" + bytes(4)
 """End of an Arrow stream."""
 
