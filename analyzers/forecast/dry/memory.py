@@ -22,6 +22,8 @@ _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
 and so much. Our own choice too: no published row of a dry run's kind states its storages. On a full GPU of
 80 GB the ends are 4 GB below and 4.8 GB above, far more than a context and a few communicators can be wrong
 by; with less than 5 GB in use these choices decide the number, and the band may not hold it."""
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
+"""Operators of torch that call cuBLAS."""
 _MOST_POINTS = 400
 _MOST_PLACES = 12
 
@@ -35,8 +37,9 @@ def peak_memory(
 ) -> DryMemory:
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
 
-    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies has one
-    of its own: autograd runs backward on another thread than the program's.
+    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies takes one
+    of its own for good, once its first product has a result: autograd runs backward on another thread than
+    the program's.
     `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. It is replayed without a limit: torch would
     free what it has cached before it fails, so that a step whose allocated bytes alone fit may still run.
 
@@ -45,8 +48,7 @@ def peak_memory(
     """
     allocator = Allocator(options_of(settings))
     streams: dict[str, int] = {}
-    threads = {"program"}
-    allocator.malloc("workspace of program", cublas_bytes)
+    workspaces: set[str] = set()
     live: dict[Hashable, DryStorage] = {}
     at_peak: dict[Hashable, DryStorage] = {}
     peak: int | None = None
@@ -57,12 +59,13 @@ def peak_memory(
         if each.recorded and peak is None:
             peak, at_peak = allocator.allocated_bytes, dict(live)
         if each.born:
-            if storage.phase in BACKWARD and "autograd" not in threads:
-                threads.add("autograd")
-                allocator.malloc("workspace of autograd", cublas_bytes)
             stream = streams.setdefault(storage.stream, len(streams))
             allocator.malloc(each.key, max(storage.bytes, 1), stream)
             live[each.key] = storage
+            thread = "autograd" if storage.phase in BACKWARD else "program"
+            if thread not in workspaces and _is_product(storage):
+                workspaces.add(thread)
+                allocator.malloc(f"workspace of {thread}", cublas_bytes)
         else:
             allocator.free(each.key)
             live.pop(each.key)
@@ -90,6 +93,11 @@ def peak_memory(
         by_source=tuple(_summed(at_peak, "source")[:_MOST_PLACES]),
         timeline=tuple(timeline[::step]),
     )
+
+
+def _is_product(storage: DryStorage) -> bool:
+    """Whether it is the result of a matrix product: of `aten.mm.default`, as torch names operators."""
+    return (storage.op or "").rpartition(".")[0].rpartition(".")[2] in _PRODUCTS
 
 
 def _by_category(live: Mapping[Hashable, DryStorage], allocated: int) -> dict[str, int]:

@@ -18,18 +18,21 @@ MB = 1 << 20
 CARD = 80 << 30
 
 
-def storage(born=0, freed=None, size=MB, *, step=0, category="temporary", phase="forward", freed_step=0):
+def storage(
+    born=0, freed=None, size=MB, *, step=0, category="temporary", phase="forward", freed_step=0,
+    op="aten.mm.default",
+):  # fmt: skip
     return DryStorage(
-        step, 0, born, freed, None if freed is None else freed_step, size, category, phase=phase
+        step, 0, born, freed, None if freed is None else freed_step, size, category, phase=phase, op=op
     )
 
 
 def weights(size=10 * MB):
-    return storage(size=size, step=None, category="parameter", phase="other")
+    return storage(size=size, step=None, category="parameter", phase="other", op="aten.empty.memory_format")
 
 
 def states(size=20 * MB):
-    return storage(size=size, step=None, category="optimizer", phase="other")
+    return storage(size=size, step=None, category="optimizer", phase="other", op="aten.zeros_like.default")
 
 
 def alive(happened: Sequence[Happening]) -> list[int]:
@@ -81,8 +84,19 @@ def test_what_was_there_before_the_recording_counts_though_no_step_makes_it():
 
 def test_a_step_in_which_nothing_is_born_holds_what_was_there():
     memory = peak_memory([weights()], (), CARD, 32 * MB)
-    assert memory.allocated_bytes == 42 * MB
+    assert memory.allocated_bytes == 10 * MB
     assert sum(memory.at_peak.values()) == memory.allocated_bytes
+
+
+def test_a_thread_has_a_workspace_from_its_first_matrix_product_on():
+    """It lies behind the product's result, as torch asks for it when the kernel is called."""
+    added = storage(0, 1, 5 * MB, op="aten.add.Tensor")
+    assert peak_memory([added], (), CARD, 32 * MB).allocated_bytes == 5 * MB
+    backward = storage(2, 3, 30 * MB, phase="backward", op="aten.add.Tensor")
+    product = storage(4, 5, 6 * MB, phase="backward", op="aten.addmm.default")
+    assert peak_memory([added, backward], (), CARD, 32 * MB).allocated_bytes == 30 * MB
+    # From the first step's product on, the backward of each later one has it too.
+    assert peak_memory([added, backward, product], (), CARD, 32 * MB).allocated_bytes == 62 * MB
 
 
 @pytest.mark.parametrize(("freed", "most"), [(2, 8), (3, 13)])
