@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from shardtoll.analyzers.forecast.dry.lifetimes import BACKWARD, happenings
-from shardtoll.analyzers.forecast.memory.allocator import Allocator
+from shardtoll.analyzers.forecast.memory.allocator import Allocator, AllocatorOptions, OutOfMemory
 from shardtoll.analyzers.forecast.memory.allocator_settings import options_of
 from shardtoll.ledger.answers.dry_step import DryMemory
 from shardtoll.ledger.answers.forecast import Band
@@ -28,6 +30,19 @@ _MOST_POINTS = 400
 _MOST_PLACES = 12
 
 
+@dataclass(slots=True)
+class _Replay:
+    """What one replay came to."""
+
+    allocated_bytes: int = 0
+    """Peak of the recorded steps."""
+    reserved_bytes: int = 0
+    """Peak since the first step."""
+    retries: int = 0
+    at_peak: dict[Hashable, DryStorage] = field(default_factory=dict)
+    timeline: list[tuple[float, int, int]] = field(default_factory=list)
+
+
 def peak_memory(
     storages: Sequence[DryStorage],
     groups: Sequence[Group],
@@ -40,24 +55,56 @@ def peak_memory(
     `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies takes one
     of its own for good, once its first product has a result: autograd runs backward on another thread than
     the program's.
-    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. It is replayed without a limit: torch would
-    free what it has cached before it fails, so that a step whose allocated bytes alone fit may still run.
+    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. `capacity_bytes`: 0 if unknown. Where the
+    segments would not fit, they are replayed within what there is: torch frees the cached ones before it
+    fails.
 
     The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,
     and hold on to what came to lie badly then (see `lifetimes`).
     """
-    allocator = Allocator(options_of(settings))
+    options = options_of(settings)
+    outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)
+    replayed = _replayed(storages, cublas_bytes, options)
+    unlimited = float(replayed.reserved_bytes + outside)
+    if 0 < capacity_bytes < unlimited:
+        limited = replace(options, capacity_bytes=max(capacity_bytes - outside, 0))
+        # If they do not fit even so, what the step needs is what it would take with room.
+        with suppress(OutOfMemory):
+            replayed = _replayed(storages, cublas_bytes, limited)
+    reserved = float(replayed.reserved_bytes + outside)
+    peak = replayed.allocated_bytes
+    step = max(1, len(replayed.timeline) // _MOST_POINTS)
+    return DryMemory(
+        allocated_bytes=peak,
+        # How far the model of the allocator is off shows in what the step would take with room.
+        reserved_bytes=Band(
+            reserved,
+            min(reserved, max(peak + outside * _OUTSIDE_LEAST, unlimited * _LEAST)),
+            unlimited * _MOST,
+        ),
+        capacity_bytes=capacity_bytes,
+        outside_bytes=outside,
+        retries=replayed.retries,
+        at_peak=_by_category(replayed.at_peak, peak),
+        by_module=tuple(_summed(replayed.at_peak, "module")[:_MOST_PLACES]),
+        by_source=tuple(_summed(replayed.at_peak, "source")[:_MOST_PLACES]),
+        timeline=tuple(replayed.timeline[::step]),
+    )
+
+
+def _replayed(storages: Sequence[DryStorage], cublas_bytes: int, options: AllocatorOptions) -> _Replay:
+    """Return the peaks of a replay; raises OutOfMemory if the options have less memory than it needs."""
+    allocator = Allocator(options)
     streams: dict[str, int] = {}
     workspaces: set[str] = set()
     live: dict[Hashable, DryStorage] = {}
-    at_peak: dict[Hashable, DryStorage] = {}
-    peak: int | None = None
-    reserved_peak = allocator.reserved_bytes
-    timeline: list[tuple[float, int, int]] = []
+    made = _Replay()
+    began = False
     for each in happenings(storages):
         storage = each.storage
-        if each.recorded and peak is None:
-            peak, at_peak = allocator.allocated_bytes, dict(live)
+        if each.recorded and not began:
+            began = True
+            made.allocated_bytes, made.at_peak = allocator.allocated_bytes, dict(live)
         if each.born:
             stream = streams.setdefault(storage.stream, len(streams))
             allocator.malloc(each.key, max(storage.bytes, 1), stream)
@@ -69,30 +116,16 @@ def peak_memory(
         else:
             allocator.free(each.key)
             live.pop(each.key)
-        reserved_peak = max(reserved_peak, allocator.reserved_bytes)
+        made.reserved_bytes = max(made.reserved_bytes, allocator.reserved_bytes)
         if each.recorded:
-            assert peak is not None
-            if allocator.allocated_bytes > peak:
-                peak, at_peak = allocator.allocated_bytes, dict(live)
-            timeline.append((float(each.order), allocator.allocated_bytes, allocator.reserved_bytes))
-    if peak is None:
+            if allocator.allocated_bytes > made.allocated_bytes:
+                made.allocated_bytes, made.at_peak = allocator.allocated_bytes, dict(live)
+            made.timeline.append((float(each.order), allocator.allocated_bytes, allocator.reserved_bytes))
+    if not began:
         # Nothing happened in the recorded steps.
-        peak, at_peak = allocator.allocated_bytes, dict(live)
-    outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)
-    reserved = float(reserved_peak + outside)
-    step = max(1, len(timeline) // _MOST_POINTS)
-    return DryMemory(
-        allocated_bytes=peak,
-        reserved_bytes=Band(
-            reserved, max(peak + outside * _OUTSIDE_LEAST, reserved * _LEAST), reserved * _MOST
-        ),
-        capacity_bytes=capacity_bytes,
-        outside_bytes=outside,
-        at_peak=_by_category(at_peak, peak),
-        by_module=tuple(_summed(at_peak, "module")[:_MOST_PLACES]),
-        by_source=tuple(_summed(at_peak, "source")[:_MOST_PLACES]),
-        timeline=tuple(timeline[::step]),
-    )
+        made.allocated_bytes, made.at_peak = allocator.allocated_bytes, dict(live)
+    made.retries = allocator.retries
+    return made
 
 
 def _is_product(storage: DryStorage) -> bool:

@@ -132,6 +132,30 @@ def test_fragments_of_the_first_step_stay_reserved():
     assert held >= (150 + 150) * MB
 
 
+def test_cached_segments_are_freed_before_a_step_is_said_not_to_fit():
+    """torch frees what it has cached, and asks again, before it fails."""
+    rows = [
+        weights(),
+        storage(1, 2, 40 * MB, op="aten.add.Tensor"),
+        storage(3, 4, 60 * MB, op="aten.add.Tensor"),
+    ]
+    roomy = peak_memory(rows, (), CARD, 32 * MB)
+    outside = roomy.outside_bytes
+    assert (roomy.reserved_bytes.expected, roomy.retries, roomy.fits) == (outside + 110 * MB, 0, True)
+    # 40 MB are freed once; from then on the segment of 60 MB serves both.
+    tight = peak_memory(rows, (), outside + 80 * MB, 32 * MB)
+    assert (tight.reserved_bytes.expected, tight.retries) == (outside + 70 * MB, 1)
+    assert tight.allocated_bytes == roomy.allocated_bytes
+    # The band still reaches up to what it takes with room: it may fit.
+    assert tight.reserved_bytes.high == roomy.reserved_bytes.high
+    assert tight.fits is None
+    # Nothing helps where tensors alone are too much; what it needs is said as if there were room.
+    small = peak_memory(rows, (), outside + 65 * MB, 32 * MB)
+    assert (small.reserved_bytes, small.retries, small.fits) == (roomy.reserved_bytes, 0, False)
+    # Without a known capacity there is no limit.
+    assert peak_memory(rows, (), 0, 32 * MB).reserved_bytes == roomy.reserved_bytes
+
+
 def most_at_once(rows: Sequence[DryStorage]) -> int:
     """The most bytes that live at once in recorded steps, from the rows alone: by each place in the order."""
 
