@@ -2,7 +2,8 @@
 
     python benchmarks/advice_gloo.py -o benchmarks/results/advice-gloo.json
 
-It measures the machine first: gloo by `shardtoll calibrate`, matmuls and copies of four processes at once.
+It measures the machine first: gloo by `shardtoll calibrate`, matmuls and copies of four processes at once,
+and what a collective takes longer between computations than alone: ranks that share cores come to it late.
 Then it trains each model under each layout, in turn, and compares the order of the forecast with the measured
 one. The effective batch is the same everywhere.
 """
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,7 +151,53 @@ def _rates() -> dict[str, float]:
             work()
             count += 1
         made[name] = amount * count / (time.perf_counter() - began)
+    made["wait_us"] = 1e6 * _wait_s(lambda: one @ two)
     return made
+
+
+def _wait_s(compute: Callable[[], Any], count: int = 60) -> float:
+    """Return what one small all_reduce takes of a rank that computes before and after it."""
+    import torch
+    import torch.distributed as dist
+
+    small = torch.zeros(64)
+    spent = []
+    for waits in (False, True):
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(count):
+            compute()
+            if waits:
+                dist.all_reduce(small)
+        dist.barrier()
+        spent.append(time.perf_counter() - began)
+    return max(0.0, spent[1] - spent[0]) / count
+
+
+@dataclass(frozen=True)
+class SharedCores:
+    """A network between ranks that share cores: every collective waits for who has not had its turn."""
+
+    fabric: Any
+    wait_ns: float
+
+    @property
+    def name(self) -> str:
+        """The fabric's."""
+        return str(self.fabric.name)
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """The fabric's."""
+        ranks: int | None = self.fabric.ranks_per_node
+        return ranks
+
+    def time(self, op: str, message_bytes: float, placement: Any) -> Any:
+        """Return the fabric's time and the wait."""
+        timed = self.fabric.time(op, message_bytes, placement)
+        if timed is None or placement.ranks == 1 or message_bytes <= 0:
+            return timed
+        return type(timed)(*(each + self.wait_ns for each in astuple(timed)))
 
 
 def describe(machine: dict[str, float], path: Path) -> None:
@@ -166,13 +214,13 @@ def describe(machine: dict[str, float], path: Path) -> None:
     )
 
 
-def forecasts(gpu: Path, fabric: Path) -> dict[str, dict[str, float]]:
-    """Seconds of each model's step under each layout."""
+def forecasts(gpu: Path, fabric: Path, wait_us: float) -> dict[str, dict[str, float]]:
+    """Seconds of each model's step under each layout. `wait_us`: of each collective, for ranks' turns."""
     from shardtoll.analyzers.forecast.plan import FabricNetwork, price_plan
     from shardtoll.analyzers.forecast.plan.constants import fitted
     from shardtoll.analyzers.roofline import load_fabric
 
-    network = FabricNetwork(load_fabric(str(fabric)))
+    network = SharedCores(FabricNetwork(load_fabric(str(fabric))), 1000 * wait_us)
     # Gloo moves and adds on the cores that compute: what overlaps takes as long as one after the other.
     constants = fitted().with_({"contention": 1.0})
     made: dict[str, dict[str, float]] = {}
@@ -228,7 +276,8 @@ def main() -> None:
         )  # fmt: skip
         measured = json.loads(told.read_text(encoding="utf-8"))
         describe(measured["machine"], gpu)
-        priced = forecasts(gpu, fabric)
+        wait_us = measured["machine"]["wait_us"]
+        priced, alone = forecasts(gpu, fabric, wait_us), forecasts(gpu, fabric, 0.0)
     report: dict[str, Any] = {"machine": measured["machine"], "load": os.getloadavg(), "models": {}}
     for name, spent in measured["steps"].items():
         took = {label: statistics.median(seconds) for label, seconds in spent.items()}
@@ -240,6 +289,7 @@ def main() -> None:
                     "least_s": round(min(spent[label]), 4),
                     "most_s": round(max(spent[label]), 4),
                     "forecast_s": round(priced[name][label], 4),
+                    "without_waits_s": round(alone[name][label], 4),
                 }
                 for label in sorted(took, key=took.__getitem__)
             },

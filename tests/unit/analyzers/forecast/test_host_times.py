@@ -1,4 +1,4 @@
-"""Host times of a dry run's operators: those of a checkpointed block take longer, and again longer in backward."""
+"""Host times of a dry run's operators: longer in a checkpointed block, and longest when it runs again."""
 
 from __future__ import annotations
 
