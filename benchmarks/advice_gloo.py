@@ -2,7 +2,8 @@
 
     python benchmarks/advice_gloo.py -o benchmarks/results/advice-gloo.json
 
-It measures the machine first: gloo by `shardtoll calibrate`, matmuls and copies of four processes at once.
+It measures the machine first: gloo by `shardtoll calibrate`, matmuls and copies of four processes at once,
+and what a collective takes longer between computations than alone: ranks that share cores come to it late.
 Then it trains each model under each layout, in turn, and compares the order of the forecast with the measured
 one. The effective batch is the same everywhere.
 """
@@ -18,13 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
 
 RANKS: Final = 4
 SEQUENCES: Final = 8
+Forecasts: TypeAlias = dict[str, dict[str, float]]
 MODELS: Final = {
     "wide": {"layers": 4, "dim": 512, "heads": 8, "hidden": 2048, "vocab": 512, "context": 64},
     "deep": {"layers": 12, "dim": 192, "heads": 8, "hidden": 768, "vocab": 512, "context": 128},
@@ -33,13 +36,17 @@ MODELS: Final = {
 LAYOUTS: Final = {
     "DDP": Layout(dp=4, micro_batch=2),
     "FSDP2": Layout(dp=4, sharding="fsdp", micro_batch=2),
-    "FSDP2, kept (ZeRO-2)": Layout(dp=4, sharding="zero2", micro_batch=2),
+    "FSDP2, kept (ZeRO-2)": Layout(dp=4, sharding="fsdp", micro_batch=2),
     "HSDP 2x2": Layout(dp=4, sharding="fsdp", shard_size=2, micro_batch=2),
     "TP 4": Layout(tp=4, micro_batch=8),
     "FSDP2 2 x TP 2": Layout(dp=2, sharding="fsdp", tp=2, micro_batch=4),
     "PP 4": Layout(pp=4, micro_batch=1, accumulation=8),
     "DP 2 x PP 2": Layout(dp=2, pp=2, micro_batch=1, accumulation=4),
 }
+
+
+KEPT: Final = "FSDP2, kept (ZeRO-2)"
+"""Gathers and scatters block by block as FSDP2 does, but gathers once a step."""
 
 
 def worker(out: Path, rounds: int) -> None:
@@ -89,7 +96,7 @@ def _builder(label: str) -> Callable[..., Any]:
     return {
         "DDP": next(iter(ddp.VARIANTS.values())),
         "FSDP2": fsdp2.VARIANTS["reshard_true"],
-        "FSDP2, kept (ZeRO-2)": fsdp2.VARIANTS["reshard_false"],
+        KEPT: fsdp2.VARIANTS["reshard_false"],
         "HSDP 2x2": fsdp2.VARIANTS["hsdp"],
         "TP 4": tensor_parallel.VARIANTS["tensor"],
         "FSDP2 2 x TP 2": two_d.VARIANTS["prepared"],
@@ -130,7 +137,7 @@ def _replicated_pipeline(options: Any, device: Any) -> Any:
 
 
 def _rates() -> dict[str, float]:
-    """TFLOP/s of large fp32 matmuls, and GB/s of copies, of one of four processes that all work."""
+    """TFLOP/s of large fp32 matmuls and GB/s of copies, of one of four processes that all work, and alone."""
     import torch
     import torch.distributed as dist
 
@@ -142,20 +149,69 @@ def _rates() -> dict[str, float]:
         ("memory_gbps", lambda: large.clone(), 2 * 4 * 8_000_000 / 1e9),
     )
     for name, work, amount in works:
-        work()
-        dist.barrier()
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < 2.0:
-            work()
-            count += 1
-        made[name] = amount * count / (time.perf_counter() - began)
+        for kind, works_here in (("", True), ("alone_", dist.get_rank() == 0)):
+            dist.barrier()
+            began, count = time.perf_counter(), 0
+            while works_here and time.perf_counter() - began < 2.0:
+                work()
+                count += 1
+            made[kind + name] = amount * count / (time.perf_counter() - began)
+    dist.barrier()
+    made["wait_us"] = 1e6 * _wait_s(lambda: one @ two)
     return made
 
 
-def describe(machine: dict[str, float], path: Path) -> None:
+def _wait_s(compute: Callable[[], Any], count: int = 60) -> float:
+    """Return what one small all_reduce takes of a rank that computes before and after it."""
+    import torch
+    import torch.distributed as dist
+
+    small = torch.zeros(64)
+    spent = []
+    for waits in (False, True):
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(count):
+            compute()
+            if waits:
+                dist.all_reduce(small)
+        dist.barrier()
+        spent.append(time.perf_counter() - began)
+    return max(0.0, spent[1] - spent[0]) / count
+
+
+@dataclass(frozen=True)
+class SharedCores:
+    """A network between ranks that share cores: a collective waits for who has not had its turn.
+
+    A stage that waits for what another sends gives it the core.
+    """
+
+    fabric: Any
+    wait_ns: float
+
+    @property
+    def name(self) -> str:
+        """The fabric's."""
+        return str(self.fabric.name)
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """The fabric's."""
+        ranks: int | None = self.fabric.ranks_per_node
+        return ranks
+
+    def time(self, op: str, message_bytes: float, placement: Any) -> Any:
+        """Return the fabric's time and the wait."""
+        timed = self.fabric.time(op, message_bytes, placement)
+        if timed is None or op == "send" or placement.ranks == 1 or message_bytes <= 0:
+            return timed
+        return type(timed)(*(each + self.wait_ns for each in astuple(timed)))
+
+
+def describe(rate: float, memory: float, path: Path) -> None:
     """Write the machine as a GPU file."""
-    rate, memory = machine["float32_tflops"], machine["memory_gbps"]
-    source = 'source = "measured by four processes at once", confidence = "verified"'
+    source = 'source = "measured by the processes of this benchmark", confidence = "verified"'
     path.write_text(
         f'[this-cpu]\ntitle = "one of four processes of this machine"\ndevice_names = ["this-cpu"]\n'
         f"memory_bytes = {{ value = 4000000000, {source} }}\n"
@@ -166,38 +222,47 @@ def describe(machine: dict[str, float], path: Path) -> None:
     )
 
 
-def forecasts(gpu: Path, fabric: Path) -> dict[str, dict[str, float]]:
-    """Seconds of each model's step under each layout."""
-    from shardtoll.analyzers.forecast.plan import FabricNetwork, price_plan
-    from shardtoll.analyzers.forecast.plan.constants import fitted
+def forecasts(machine: dict[str, float], folder: Path, fabric: Path, *, shared: bool) -> Forecasts:
+    """Seconds of each model's step under each layout. `shared`: what ranks on the same cores do is priced.
+
+    Ranks that wait leave their cores to others. So a step takes what its longest chain takes of ranks that
+    compute alone, or what all its work takes of ranks that compute at once, without the gaps of a pipeline:
+    the longer of both.
+    """
+    from shardtoll.analyzers.forecast.plan import FabricNetwork
     from shardtoll.analyzers.roofline import load_fabric
 
     network = FabricNetwork(load_fabric(str(fabric)))
-    # Gloo moves and adds on the cores that compute: what overlaps takes as long as one after the other.
-    constants = fitted().with_({"contention": 1.0})
-    made: dict[str, dict[str, float]] = {}
+    busy, alone = folder / "busy.toml", folder / "alone.toml"
+    describe(machine["float32_tflops"], machine["memory_gbps"], busy)
+    describe(machine["alone_float32_tflops"], machine["alone_memory_gbps"], alone)
+    waiting = SharedCores(network, 1000 * machine["wait_us"])
+    made: Forecasts = {}
     for name, sizes in MODELS.items():
-        shape = ModelShape(
-            sizes["layers"],
-            sizes["dim"],
-            sizes["heads"],
-            sizes["heads"],
-            sizes["hidden"],
-            sizes["vocab"],
-            name=name,
-        )
-        made[name] = {
-            label: price_plan(
-                TrainingPlan(
-                    shape, layout, sizes["context"], str(gpu), gpus_per_node=RANKS, precision="fp32"
-                ),
-                network,
-                constants,
-            ).step_ns.expected
-            / 1e9
-            for label, layout in LAYOUTS.items()
-        }
+        made[name] = {}
+        for label in LAYOUTS:
+            if not shared:
+                made[name][label] = _priced(sizes, label, busy, network).step_ns.expected / 1e9
+                continue
+            work = _priced(sizes, label, busy, waiting)
+            chain = _priced(sizes, label, alone, network).step_ns.expected
+            made[name][label] = max(chain, work.step_ns.expected - work.bubble_ns) / 1e9
     return made
+
+
+def _priced(sizes: dict[str, int], label: str, gpu: Path, network: Any) -> Any:
+    from shardtoll.analyzers.forecast.plan import price_plan
+    from shardtoll.analyzers.forecast.plan.constants import fitted
+
+    shape = ModelShape(
+        sizes["layers"], sizes["dim"], sizes["heads"], sizes["heads"], sizes["hidden"], sizes["vocab"]
+    )
+    plan = TrainingPlan(
+        shape, LAYOUTS[label], sizes["context"], str(gpu), gpus_per_node=RANKS, precision="fp32",
+        notes={"sharding": "shard_grad_op"} if label == KEPT else {},
+    )  # fmt: skip
+    # Gloo moves and adds on the cores that compute: what overlaps takes as long as one after the other.
+    return price_plan(plan, network, fitted().with_({"contention": 1.0}))
 
 
 def main() -> None:
@@ -215,7 +280,7 @@ def main() -> None:
     from accuracy.advice_orders import spearman
 
     with tempfile.TemporaryDirectory() as folder:
-        fabric, gpu, told = (Path(folder) / name for name in ("fabric.toml", "gpu.toml", "told.json"))
+        fabric, told = (Path(folder) / name for name in ("fabric.toml", "told.json"))
         subprocess.run(
             [sys.executable, "-m", "shardtoll.cli", "calibrate", "--nproc", str(RANKS), "--mesh", "dp=2,tp=2",
              "--seconds", str(arguments.seconds), "-o", str(fabric)],
@@ -227,8 +292,9 @@ def main() -> None:
             check=True, timeout=1500,
         )  # fmt: skip
         measured = json.loads(told.read_text(encoding="utf-8"))
-        describe(measured["machine"], gpu)
-        priced = forecasts(gpu, fabric)
+        priced, apart = (
+            forecasts(measured["machine"], Path(folder), fabric, shared=shared) for shared in (True, False)
+        )
     report: dict[str, Any] = {"machine": measured["machine"], "load": os.getloadavg(), "models": {}}
     for name, spent in measured["steps"].items():
         took = {label: statistics.median(seconds) for label, seconds in spent.items()}
@@ -240,6 +306,7 @@ def main() -> None:
                     "least_s": round(min(spent[label]), 4),
                     "most_s": round(max(spent[label]), 4),
                     "forecast_s": round(priced[name][label], 4),
+                    "own_cores_s": round(apart[name][label], 4),
                 }
                 for label in sorted(took, key=took.__getitem__)
             },
@@ -247,6 +314,7 @@ def main() -> None:
             "advised": first,
             "regret_pct": round(100 * (took[first] / took[best] - 1), 1),
             "spearman": spearman([took[label] for label in took], [priced[name][label] for label in took]),
+            "own_cores_spearman": spearman(list(took.values()), [apart[name][label] for label in took]),
         }
     print(json.dumps(report, indent=1))
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -71,6 +71,8 @@ def _ran(place: Place, name: str, size: Size, variant: str) -> Row:
     about = (name, variant, *_shape(size), size.parameters, str(place.dtype).removeprefix("torch."))
     torch.manual_seed(0)
     if not place.rehearses:
+        # A workspace that lies in a segment of the case before would keep it for this one.
+        torch._C._cuda_clearCublasWorkspaces()
         _cuda.empty_cache()
         _cuda.reset_peak_memory_stats()
     try:

@@ -104,6 +104,11 @@ def _memory(memory: DryMemory) -> list[str]:
         "and NCCL's buffers",
         "at the peak: " + ", ".join(f"{name} {human.size(size)}" for name, size in memory.at_peak.items()),
     ]
+    if memory.retries:
+        often = human.often(memory.retries)
+        lines.append(
+            f"torch frees what it has cached {often} for that, and the device stands still meanwhile"
+        )
     for label, places in (("by module", memory.by_module), ("by line", memory.by_source)):
         if places:
             shown = (f"{name} {human.size(size)}" for name, size in places[:_MOST_PLACES])

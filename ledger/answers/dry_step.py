@@ -51,6 +51,8 @@ class DryMemory:
     """(ns from the step's start, allocated, reserved), a few hundred points of the step."""
     outside_bytes: int = 0
     """Of the reserved bytes those that no allocator of torch holds: the context, NCCL's buffers."""
+    retries: int = 0
+    """How often torch has to free its cached segments, since the first step, for the step to fit."""
 
     @property
     def fits(self) -> bool | None:

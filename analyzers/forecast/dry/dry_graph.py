@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shardtoll.analyzers.forecast.dry.host import HostTimes
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.plan.network import Timed
 from shardtoll.analyzers.replay.event_builder import Builder
@@ -73,6 +74,7 @@ def build(
     builder = Builder()
     graph = DryGraph(builder, [-1] * len(ops), [-1] * len(collectives))
     graph.prices = [prices.operator(op) for op in ops]
+    host = HostTimes(ops, prices.constants, prices.gpu)
     graph.collective_prices = [prices.collective(row) for row in collectives]
     lanes = _Lanes(builder, rank)
     rows: list[tuple[int, int, int]] = [(op.order, 0, place) for place, op in enumerate(ops)]
@@ -81,7 +83,7 @@ def build(
     communicators: dict[str, int] = {}
     for _, kind, place in sorted(rows):
         if kind == 0:
-            _operator(builder, lanes, ops[place], graph, place, prices)
+            _operator(builder, lanes, ops[place], graph, place, host.of(ops[place]))
         elif kind == 1:
             _collective(builder, lanes, collectives[place], graph, place, communicators)
         else:
@@ -91,9 +93,9 @@ def build(
 
 
 def _operator(
-    builder: Builder, lanes: _Lanes, op: DryOp, graph: DryGraph, place: int, prices: Prices
+    builder: Builder, lanes: _Lanes, op: DryOp, graph: DryGraph, place: int, host_ns: float
 ) -> None:
-    launch = builder.node(lanes.rank, lanes.host, Kind.HOST, prices.host_ns(op))
+    launch = builder.node(lanes.rank, lanes.host, Kind.HOST, host_ns)
     kind = (
         Kind.COPY
         if op.op.startswith("memcpy.")

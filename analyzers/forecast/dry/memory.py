@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from shardtoll.analyzers.forecast.dry.lifetimes import BACKWARD, happenings
-from shardtoll.analyzers.forecast.memory.allocator import Allocator
+from shardtoll.analyzers.forecast.memory.allocator import Allocator, AllocatorOptions, OutOfMemory
 from shardtoll.analyzers.forecast.memory.allocator_settings import options_of
 from shardtoll.ledger.answers.dry_step import DryMemory
 from shardtoll.ledger.answers.forecast import Band
@@ -22,8 +24,23 @@ _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
 and so much. Our own choice too: no published row of a dry run's kind states its storages. On a full GPU of
 80 GB the ends are 4 GB below and 4.8 GB above, far more than a context and a few communicators can be wrong
 by; with less than 5 GB in use these choices decide the number, and the band may not hold it."""
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
+"""Operators of torch that call cuBLAS."""
 _MOST_POINTS = 400
 _MOST_PLACES = 12
+
+
+@dataclass(slots=True)
+class _Replay:
+    """What one replay came to."""
+
+    allocated_bytes: int = 0
+    """Peak of the recorded steps."""
+    reserved_bytes: int = 0
+    """Peak since the first step."""
+    retries: int = 0
+    at_peak: dict[Hashable, DryStorage] = field(default_factory=dict)
+    timeline: list[tuple[float, int, int]] = field(default_factory=list)
 
 
 def peak_memory(
@@ -35,61 +52,85 @@ def peak_memory(
 ) -> DryMemory:
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
 
-    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies has one
-    of its own: autograd runs backward on another thread than the program's.
-    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. It is replayed without a limit: torch would
-    free what it has cached before it fails, so that a step whose allocated bytes alone fit may still run.
+    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies takes one
+    of its own for good, once its first product has a result: autograd runs backward on another thread than
+    the program's.
+    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. `capacity_bytes`: 0 if unknown. Where the
+    segments would not fit, they are replayed within what there is: torch frees the cached ones before it
+    fails.
 
     The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,
     and hold on to what came to lie badly then (see `lifetimes`).
     """
-    allocator = Allocator(options_of(settings))
-    streams: dict[str, int] = {}
-    threads = {"program"}
-    allocator.malloc("workspace of program", cublas_bytes)
-    live: dict[Hashable, DryStorage] = {}
-    at_peak: dict[Hashable, DryStorage] = {}
-    peak: int | None = None
-    reserved_peak = allocator.reserved_bytes
-    timeline: list[tuple[float, int, int]] = []
-    for each in happenings(storages):
-        storage = each.storage
-        if each.recorded and peak is None:
-            peak, at_peak = allocator.allocated_bytes, dict(live)
-        if each.born:
-            if storage.phase in BACKWARD and "autograd" not in threads:
-                threads.add("autograd")
-                allocator.malloc("workspace of autograd", cublas_bytes)
-            stream = streams.setdefault(storage.stream, len(streams))
-            allocator.malloc(each.key, max(storage.bytes, 1), stream)
-            live[each.key] = storage
-        else:
-            allocator.free(each.key)
-            live.pop(each.key)
-        reserved_peak = max(reserved_peak, allocator.reserved_bytes)
-        if each.recorded:
-            assert peak is not None
-            if allocator.allocated_bytes > peak:
-                peak, at_peak = allocator.allocated_bytes, dict(live)
-            timeline.append((float(each.order), allocator.allocated_bytes, allocator.reserved_bytes))
-    if peak is None:
-        # Nothing happened in the recorded steps.
-        peak, at_peak = allocator.allocated_bytes, dict(live)
+    options = options_of(settings)
     outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)
-    reserved = float(reserved_peak + outside)
-    step = max(1, len(timeline) // _MOST_POINTS)
+    replayed = _replayed(storages, cublas_bytes, options)
+    unlimited = float(replayed.reserved_bytes + outside)
+    if 0 < capacity_bytes < unlimited:
+        limited = replace(options, capacity_bytes=max(capacity_bytes - outside, 0))
+        # If they do not fit even so, what the step needs is what it would take with room.
+        with suppress(OutOfMemory):
+            replayed = _replayed(storages, cublas_bytes, limited)
+    reserved = float(replayed.reserved_bytes + outside)
+    peak = replayed.allocated_bytes
+    step = max(1, len(replayed.timeline) // _MOST_POINTS)
     return DryMemory(
         allocated_bytes=peak,
+        # How far the model of the allocator is off shows in what the step would take with room.
         reserved_bytes=Band(
-            reserved, max(peak + outside * _OUTSIDE_LEAST, reserved * _LEAST), reserved * _MOST
+            reserved,
+            min(reserved, max(peak + outside * _OUTSIDE_LEAST, unlimited * _LEAST)),
+            unlimited * _MOST,
         ),
         capacity_bytes=capacity_bytes,
         outside_bytes=outside,
-        at_peak=_by_category(at_peak, peak),
-        by_module=tuple(_summed(at_peak, "module")[:_MOST_PLACES]),
-        by_source=tuple(_summed(at_peak, "source")[:_MOST_PLACES]),
-        timeline=tuple(timeline[::step]),
+        retries=replayed.retries,
+        at_peak=_by_category(replayed.at_peak, peak),
+        by_module=tuple(_summed(replayed.at_peak, "module")[:_MOST_PLACES]),
+        by_source=tuple(_summed(replayed.at_peak, "source")[:_MOST_PLACES]),
+        timeline=tuple(replayed.timeline[::step]),
     )
+
+
+def _replayed(storages: Sequence[DryStorage], cublas_bytes: int, options: AllocatorOptions) -> _Replay:
+    """Return the peaks of a replay; raises OutOfMemory if the options have less memory than it needs."""
+    allocator = Allocator(options)
+    streams: dict[str, int] = {}
+    workspaces: set[str] = set()
+    live: dict[Hashable, DryStorage] = {}
+    made = _Replay()
+    began = False
+    for each in happenings(storages):
+        storage = each.storage
+        if each.recorded and not began:
+            began = True
+            made.allocated_bytes, made.at_peak = allocator.allocated_bytes, dict(live)
+        if each.born:
+            stream = streams.setdefault(storage.stream, len(streams))
+            allocator.malloc(each.key, max(storage.bytes, 1), stream)
+            live[each.key] = storage
+            thread = "autograd" if storage.phase in BACKWARD else "program"
+            if thread not in workspaces and _is_product(storage):
+                workspaces.add(thread)
+                allocator.malloc(f"workspace of {thread}", cublas_bytes)
+        else:
+            allocator.free(each.key)
+            live.pop(each.key)
+        made.reserved_bytes = max(made.reserved_bytes, allocator.reserved_bytes)
+        if each.recorded:
+            if allocator.allocated_bytes > made.allocated_bytes:
+                made.allocated_bytes, made.at_peak = allocator.allocated_bytes, dict(live)
+            made.timeline.append((float(each.order), allocator.allocated_bytes, allocator.reserved_bytes))
+    if not began:
+        # Nothing happened in the recorded steps.
+        made.allocated_bytes, made.at_peak = allocator.allocated_bytes, dict(live)
+    made.retries = allocator.retries
+    return made
+
+
+def _is_product(storage: DryStorage) -> bool:
+    """Whether it is the result of a matrix product: of `aten.mm.default`, as torch names operators."""
+    return (storage.op or "").rpartition(".")[0].rpartition(".")[2] in _PRODUCTS
 
 
 def _by_category(live: Mapping[Hashable, DryStorage], allocated: int) -> dict[str, int]:

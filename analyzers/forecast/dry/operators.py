@@ -56,13 +56,6 @@ class Prices:
             kept = self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
         return Timed(price.expected_ns / kept, price.low_ns / kept, price.high_ns / kept)
 
-    def host_ns(self, op: DryOp) -> float:
-        """Return how long the host needs to launch it."""
-        host_us = self.constants.get("host_us", self.gpu)
-        # Autograd launches a backward from C++; a fused region launches one kernel for several operators.
-        factor = 0.6 if op.phase == "backward" else 1.0
-        return 1000 * host_us * factor * (0.4 if op.fused is not None else 1.0)
-
     def collective(self, row: Collective) -> Timed | None:
         """Return the collective's time once all ranks have arrived; None if size, group or op is unknown."""
         placement = self._placement(row)

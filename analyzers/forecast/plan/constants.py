@@ -25,6 +25,7 @@ START: Final[Mapping[str, float]] = {
     "tensor_exposed": 0.35,
     "context_exposed": 0.3,
     "expert_exposed": 1.0,
+    "expert_gradient": 1.0,
     "send_us": 20.0,
     "selective": 0.5,
     "recompute": 0.9,
@@ -37,9 +38,10 @@ rate, and of memory bandwidth over the table's. host_us: host time of one kernel
 each step costs besides. near, net: factor on times of collectives inside a node and beyond. call_us:
 host and launch time of a collective. staged_us: further host time of a tensor-parallel collective for
 each rank of its group, if pipeline stages stand on several nodes. contention: what overlapping costs, as
-a share of the shorter side. *_exposed: share of such collectives that overlap does not hide. selective,
-recompute: share of a forward that selective and full checkpointing repeat. head: factor on the output
-projection and the loss."""
+a share of the shorter side. *_exposed: share of such collectives that overlap does not hide.
+expert_gradient: what adding up an expert's gradient costs, beside another parameter's. selective, recompute:
+share of a forward that selective and full checkpointing repeat. head: factor on the output projection and
+the loss."""
 
 
 @dataclass(frozen=True)

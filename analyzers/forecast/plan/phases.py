@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
-from shardtoll.analyzers.forecast.plan.block import Share, Terms, block_terms, head_terms
+from shardtoll.analyzers.forecast.plan.block import Terms, block_terms, head_terms
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.groups import Groups
+from shardtoll.analyzers.forecast.plan.local import local_experts, local_parameters
 from shardtoll.analyzers.forecast.plan.passes import Phase
-from shardtoll.analyzers.forecast.plan.sizes import block_parameters
+from shardtoll.analyzers.forecast.plan.rank_share import share_of
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
@@ -31,24 +32,6 @@ class Phases:
     embedding: Phase
 
 
-def share_of(plan: TrainingPlan, traits: Traits) -> Share:
-    """Return what one rank holds of a block."""
-    layout = plan.layout
-    expert_tp = 1 if layout.ep > 1 and layout.ep > layout.dp * layout.cp else layout.tp
-    if "megatron-bridge" in plan.framework.casefold():
-        expert_tp = 1
-    return Share(
-        max(1, layout.micro_batch * plan.sequence // layout.cp),
-        plan.sequence,
-        layout.micro_batch,
-        layout.tp,
-        layout.cp,
-        layout.ep,
-        expert_tp,
-        layout.tp > 1 and (layout.sequence_parallel or traits.sequence_parallel),
-    )
-
-
 def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Constants) -> Phases:
     """Return the passes of one micro-batch."""
     share = share_of(plan, traits)
@@ -66,8 +49,13 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
         backward = backward.plus(forward, constants.get("recompute", traits.name))
     elif checkpointing == "selective":
         backward = backward.plus(forward, constants.get("selective", traits.name))
-    local = block_parameters(plan.model) / plan.layout.tp
     if traits.accumulate_bytes and plan.layout.accumulation > 1:
+        layout = plan.layout
+        # Shards get their gradients scattered before they add them up.
+        shards = (layout.shard_size or layout.dp) * layout.cp if layout.sharding == "fsdp" else 1
+        experts = local_experts(plan, 1)
+        others = local_parameters(plan, 1, ends=0) - experts
+        local = (others + experts * constants.get("expert_gradient", traits.name)) / shards
         moved = local * traits.accumulate_bytes / _bandwidth(plan, constants, traits)
         backward = backward.plus(Phase(moved, 0.0, {}))
     head_forward, head_backward = (_pass(plan, traits, constants, head, at, head=True) for at in (0, 1))

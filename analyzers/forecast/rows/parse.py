@@ -3,6 +3,7 @@ all."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -210,7 +211,8 @@ def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tup
         raise Abstain(f"{world} GPUs are not divisible by tp {tp} x pp {pp} x cp {cp}")
     dp = world // (tp * pp * cp)
     if (dp * cp * tp) % ep:
-        ep = 1
+        # Experts stand on the ranks of one stage: as many of them as can share these.
+        ep = math.gcd(ep, dp * cp * tp)
         assumed.append("ep")
     sequence = _degree(row, config, "seq", "seq", "seqlen", "seq_len")
     if not sequence:

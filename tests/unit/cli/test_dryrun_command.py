@@ -91,7 +91,8 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     shown = shardtoll("report", "runs/dry", "--width", 200)
     assert shown.code == 0, shown.err
     verdict, run_line = shown.out.splitlines()[:2]
-    assert verdict.startswith("Forecast with every rank on time: exposed communication takes ")
+    # Kernels so small wait for their host.
+    assert verdict.startswith("Idle time costs most: rank 3's device is idle for ")
     assert run_line == "forecast of rank 3 of 16 · nothing measured · H100 · 2 steps · fabric h100x8-ib400"
     assert ledger.run.ranks_missing == ()
     pages = shardtoll("report", "runs/dry", "--all", "-o", "dry.md", "-o", "dry.html")

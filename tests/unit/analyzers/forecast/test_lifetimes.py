@@ -18,18 +18,21 @@ MB = 1 << 20
 CARD = 80 << 30
 
 
-def storage(born=0, freed=None, size=MB, *, step=0, category="temporary", phase="forward", freed_step=0):
+def storage(
+    born=0, freed=None, size=MB, *, step=0, category="temporary", phase="forward", freed_step=0,
+    op="aten.mm.default",
+):  # fmt: skip
     return DryStorage(
-        step, 0, born, freed, None if freed is None else freed_step, size, category, phase=phase
+        step, 0, born, freed, None if freed is None else freed_step, size, category, phase=phase, op=op
     )
 
 
 def weights(size=10 * MB):
-    return storage(size=size, step=None, category="parameter", phase="other")
+    return storage(size=size, step=None, category="parameter", phase="other", op="aten.empty.memory_format")
 
 
 def states(size=20 * MB):
-    return storage(size=size, step=None, category="optimizer", phase="other")
+    return storage(size=size, step=None, category="optimizer", phase="other", op="aten.zeros_like.default")
 
 
 def alive(happened: Sequence[Happening]) -> list[int]:
@@ -81,8 +84,19 @@ def test_what_was_there_before_the_recording_counts_though_no_step_makes_it():
 
 def test_a_step_in_which_nothing_is_born_holds_what_was_there():
     memory = peak_memory([weights()], (), CARD, 32 * MB)
-    assert memory.allocated_bytes == 42 * MB
+    assert memory.allocated_bytes == 10 * MB
     assert sum(memory.at_peak.values()) == memory.allocated_bytes
+
+
+def test_a_thread_has_a_workspace_from_its_first_matrix_product_on():
+    """It lies behind the product's result, as torch asks for it when the kernel is called."""
+    added = storage(0, 1, 5 * MB, op="aten.add.Tensor")
+    assert peak_memory([added], (), CARD, 32 * MB).allocated_bytes == 5 * MB
+    backward = storage(2, 3, 30 * MB, phase="backward", op="aten.add.Tensor")
+    product = storage(4, 5, 6 * MB, phase="backward", op="aten.addmm.default")
+    assert peak_memory([added, backward], (), CARD, 32 * MB).allocated_bytes == 30 * MB
+    # From the first step's product on, the backward of each later one has it too.
+    assert peak_memory([added, backward, product], (), CARD, 32 * MB).allocated_bytes == 62 * MB
 
 
 @pytest.mark.parametrize(("freed", "most"), [(2, 8), (3, 13)])
@@ -116,6 +130,30 @@ def test_fragments_of_the_first_step_stay_reserved():
     assert sum(memory.at_peak.values()) == memory.allocated_bytes
     # 100 of the 150 MB are the states' now.
     assert held >= (150 + 150) * MB
+
+
+def test_cached_segments_are_freed_before_a_step_is_said_not_to_fit():
+    """torch frees what it has cached, and asks again, before it fails."""
+    rows = [
+        weights(),
+        storage(1, 2, 40 * MB, op="aten.add.Tensor"),
+        storage(3, 4, 60 * MB, op="aten.add.Tensor"),
+    ]
+    roomy = peak_memory(rows, (), CARD, 32 * MB)
+    outside = roomy.outside_bytes
+    assert (roomy.reserved_bytes.expected, roomy.retries, roomy.fits) == (outside + 110 * MB, 0, True)
+    # 40 MB are freed once; from then on the segment of 60 MB serves both.
+    tight = peak_memory(rows, (), outside + 80 * MB, 32 * MB)
+    assert (tight.reserved_bytes.expected, tight.retries) == (outside + 70 * MB, 1)
+    assert tight.allocated_bytes == roomy.allocated_bytes
+    # The band still reaches up to what it takes with room: it may fit.
+    assert tight.reserved_bytes.high == roomy.reserved_bytes.high
+    assert tight.fits is None
+    # Nothing helps where tensors alone are too much; what it needs is said as if there were room.
+    small = peak_memory(rows, (), outside + 65 * MB, 32 * MB)
+    assert (small.reserved_bytes, small.retries, small.fits) == (roomy.reserved_bytes, 0, False)
+    # Without a known capacity there is no limit.
+    assert peak_memory(rows, (), 0, 32 * MB).reserved_bytes == roomy.reserved_bytes
 
 
 def most_at_once(rows: Sequence[DryStorage]) -> int:

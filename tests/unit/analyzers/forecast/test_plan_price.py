@@ -6,12 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers.forecast.plan import MeasuredNetwork, price_plan
-from shardtoll.analyzers.forecast.plan.constants import fitted
+from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.plan import FabricNetwork, MeasuredNetwork, price_plan
+from shardtoll.analyzers.forecast.plan.band import band_scope, half_width
+from shardtoll.analyzers.forecast.plan.constants import fitted, widths
+from shardtoll.analyzers.forecast.plan.groups import groups_of
 from shardtoll.analyzers.forecast.plan.network import place_group
+from shardtoll.analyzers.forecast.plan.parts import Parts
+from shardtoll.analyzers.forecast.plan.phases import phases_of
 from shardtoll.analyzers.forecast.plan.schedule import schedule
 from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
+from shardtoll.analyzers.forecast.plan.traits import TRAITS
+from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.forecast import PlanPrice
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
@@ -115,6 +122,38 @@ def test_more_work_takes_longer_and_the_parts_fit_the_step():
     assert full.hfu is not None
     assert full.mfu is not None
     assert full.hfu.expected == pytest.approx(4 / 3 * full.mfu.expected)
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8])
+def test_a_rank_adds_up_the_gradients_of_its_own_experts_only(ep: int):
+    model = ModelShape(8, 1024, 8, 8, 4096, 32000, gated=True, experts=8, topk=2, name="some")
+    constants = fitted().with_({"expert_gradient.nemo": 2.0, "memory.nemo": 1.0})
+
+    def backward_ns(accumulation: int) -> float:
+        layout = Layout(dp=8, ep=ep, sharding="zero1", micro_batch=1, accumulation=accumulation)
+        one = TrainingPlan(model, layout, 4096, "h100-sxm", framework="nemo")
+        groups = groups_of(one, FabricNetwork(load_fabric("h100x8-ib400")))
+        return phases_of(one, TRAITS["nemo"], groups, constants).block_backward.compute_ns
+
+    others = 4 * 1024**2 + 2 * 1024 + 8 * 1024
+    experts = 8 * 3 * 1024 * 4096 / ep
+    added = backward_ns(2) - backward_ns(1)
+    bandwidth = card_of("h100-sxm").memory_gbps
+    assert added == pytest.approx(
+        (others + 2 * experts) * TRAITS["nemo"].accumulate_bytes / bandwidth, rel=1e-3
+    )
+
+
+def test_experts_have_a_band_of_their_own():
+    dense = TrainingPlan(LLAMA, Layout(dp=8), 8192, "h100-sxm", framework="nemo")
+    sparse = replace(dense, model=replace(LLAMA, experts=8, topk=2))
+    assert (band_scope(dense), band_scope(sparse)) == ("nemo", "nemo.experts")
+    parts = Parts(1e9, 1e9, {}, 0.0, 0.0, 0.0, 0.0)
+    numbers = widths()
+    assert half_width(sparse, parts)[1] == pytest.approx(numbers["slower.nemo.experts"])
+    # Where no fit has seen experts, they make the band of the framework wider.
+    other = replace(sparse, framework="torchtitan")
+    assert half_width(other, parts)[0] == pytest.approx(numbers["faster"] + numbers["experts"])
 
 
 def test_weak_scaling_never_gets_faster():

@@ -40,6 +40,13 @@ def test_what_a_row_lacks_comes_from_its_config_and_its_models_name():
     )
 
 
+@pytest.mark.parametrize(("ep", "used"), [("8", 8), ("64", 32), ("24", 8), ("", 1)])
+def test_experts_stand_on_as_many_ranks_of_a_stage_as_can_share_them(ep: str, used: int):
+    row = {**ROW, "gpus": "64", "pp": "2", "ep": ep, "ga": "8", "mbs": "1"}
+    read = read_row(row)
+    assert (read.plan.layout.ep, "ep" in read.assumed) == (used, ep in ("64", "24"))
+
+
 def test_torchtitan_compiles_what_it_does_not_run_without_the_compiler():
     def compiled(**change: str) -> bool:
         return read_row({**ROW, **change}).plan.compiled
