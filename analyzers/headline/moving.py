@@ -15,7 +15,7 @@ SLOW_FACTOR: Final = 2.0
 LARGE_SHARE: Final = 0.2
 """Share of all ranks' steps below which most of a step is something else: no network is then its fault."""
 
-UNHIDDEN: Final = "Exposed communication costs"
+UNHIDDEN: Final = "Moving data that nothing hides costs"
 
 HEADS: Final = {
     "implicit-redistribute": "DTensor's implicit collectives cost",

@@ -252,8 +252,9 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
         code = likely[0].code or _code(context.ledger.run.backend)
     else:
         advice = (
-            "Look at the transport: waiting for late ranks is not in these times, and no record shows the "
-            "reason. Check that the right interface is used and that no other job shares the link."
+            f"Set {_switch(context.ledger.run.backend)}, and see which interface carries the data: no record "
+            "shows the reason. Waiting for late ranks is not in these times. Check that no other job shares "
+            "the link."
         )
         code = _code(context.ledger.run.backend)
     if not measured:
@@ -267,6 +268,11 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
         code=code,
         counterfactual="the same collectives at their expected times, not their floors",
     )
+
+
+def _switch(backend: str | None) -> str:
+    """Return the setting that chooses or shows the interface."""
+    return "GLOO_SOCKET_IFNAME" if "gloo" in (backend or "") else "NCCL_DEBUG=INFO"
 
 
 def _code(backend: str | None) -> str:

@@ -154,9 +154,10 @@ def _remedy(parameter: str | None, module: str | None, *, is_dtensor: bool) -> R
     subject = "loss" if parameter is None else f"{remedy_code.parameter(parameter)}.grad{local}"
     of = f" of {module}" if module else ""
     return Remedy(
-        f"Find the cause{of}: float16 without a gradient scaler, a division by zero, log or sqrt of zero, a "
-        "wholly masked row, a learning rate too high. Skip such a step on all "
-        "ranks or on none.",
+        "Run one step in torch.autograd.set_detect_anomaly(True), and skip such a step on all ranks or on "
+        "none. "
+        f"Causes{of}: float16 without a gradient scaler, a division by zero, log or sqrt of zero, a wholly "
+        "masked row, a learning rate too high.",
         "with torch.autograd.set_detect_anomaly(True):  # names the operator whose backward makes NaN\n"
         "    loss.backward()\n"
         f"bad = (~torch.isfinite({subject})).any().float()\n"
