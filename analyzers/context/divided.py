@@ -4,7 +4,7 @@ A watched step knows how long it took, how long communication was exposed and ho
 how the rest divides into compute, copies and idle time. A surveyed step knows that, but the survey slows it:
 
 - what a survey adds to each operator, measured when the session began, is scaled so that a surveyed step is
-  awake for as long as the watched steps like it; this is `capture_ns`, and no part of compute or idle time;
+  awake for as long as the watched steps like it. This is `capture_ns`, and no part of compute or idle time;
 - the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself:
   steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not;
 - on an accelerator a survey slows the host and no kernel: what a surveyed step takes longer than watched ones

@@ -99,7 +99,7 @@ class Rows:
     ) -> Judge:  # fmt: skip
         """Add a row without noise: compared as it is where no run varies, else like a time; None unknown.
 
-        `scale`: what the figures after are times, for another amount of work a step; a figure that is the
+        `scale`: what the figures after are times, for another amount of work a step. A figure that is the
         same a step, or the same for equal work, is no change. `at_least`: see `Change`.
         """
         if before is None or after is None:

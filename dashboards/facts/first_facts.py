@@ -132,15 +132,23 @@ def run_line(report: Report, width: int | None = None) -> str:
         if width is None or len(line) <= width:
             return line
         parts = [part for part in parts if part is not spare]
+    if width is not None and len(" · ".join(part for part in parts if part)) > width:
+        parts = [_steps(report, brief=True) if part == _steps(report) else part for part in parts]
     return " · ".join(part for part in parts if part)
 
 
-def _steps(report: Report) -> str:
-    """Return how many steps are on record, if a trace marks none of them, and if it begins within one."""
+def _steps(report: Report, *, brief: bool = False) -> str:
+    """Return how many steps are on record, if a trace marks none of them, and if it begins within one.
+
+    `brief`: without who begins there.
+    """
     steps = human.plural(summary.step_count(report), "step")
-    said = ["no marks: the whole trace"] if any(each.kind == "no-steps" for each in report.notices) else []
+    whole = "no marks" if brief else "no marks: the whole trace"
+    said = [whole] if any(each.kind == "no-steps" for each in report.notices) else []
     torn = sorted({notice.rank for notice in report.notices if notice.kind == "launches-unseen"})
-    if torn:
+    if torn and brief:
+        said.append("cut in mid-step")
+    elif torn:
         every = len(torn) == len(report.run.ranks_seen)
         begins = "begins" if len(torn) == 1 or every else "begin"
         said.append(f"{begins if every else f'{human.ranks(torn)} {begins}'} in mid-step")
@@ -232,7 +240,8 @@ def _late_place(finding: Finding, report: Report) -> str:
     run, (rank,) = report.run, finding.ranks
     named = dict(zip(run.ranks_seen, run.rank_hosts, strict=False)) if len(run.hosts) > 1 else {}
     host = f" on {named[rank]}" if named.get(rank) else ""
-    return f"{finding.where.phase or 'whole step'}, rank {rank}{host}: others wait"
+    phase = f"{finding.where.phase}, " if finding.where.phase else ""
+    return f"{phase}rank {rank}{host}: others wait"
 
 
 def remedy(finding: Finding, room: int = CLAUSE) -> str:

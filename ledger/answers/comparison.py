@@ -192,7 +192,7 @@ class Scaling:
 
     kind: Literal["strong", "weak", "given", "batch", "unknown"]
     """strong: the same work in all. weak: the same a rank. given: as the user says. batch: by effective
-    batches that are neither. unknown: nothing tells; the figures are then those of strong scaling."""
+    batches that are neither. unknown: nothing tells. The figures are then those of strong scaling."""
     ranks: tuple[int, int]
     """Of the run with fewer ranks, of the one with more."""
     smaller_is: Literal["before", "after"]

@@ -312,7 +312,7 @@ class Collective:
     A copy of the whole, as a gather along another dimension than the first makes, stands for the result."""
     used_bytes: int | None = None
     """Bytes of the result that operators of this rank read in the rest of the step, bytes read twice
-    counted once; None unknown, of a gather also where a part of another rank's was read but not all."""
+    counted once. None unknown, of a gather also where a part of another rank's was read but not all."""
     used_by: str | None = None
     """The first operator that read the result or took a part of it, as `aten.slice.Tensor`."""
     cut_from_hash: int | None = None

@@ -34,7 +34,7 @@ class Value:
 
     The sketch is linear and counts by *global* position: the sketches of a tensor's shards add up to
     that of the whole, the sketches of parts of a sum to that of the sum, and the difference of two
-    sketches is that of the difference; the mean square of a sketch's numbers estimates the tensor's sum of
+    sketches is that of the difference. The mean square of a sketch's numbers estimates the tensor's sum of
     squares.
     """
 

@@ -51,7 +51,7 @@ def loader_rates(report: Report) -> tuple[float, float | None] | None:
 
     A rank got `samples` in the time of its steps: the loaders can do that. They may do more if the loop did
     not wait for them, but no more than the samples by the time that it waited, for workers load beside a
-    step too; None where it never waited. Ranks of one replica read the same sequences, which count once.
+    step too. None where it never waited. Ranks of one replica read the same sequences, which count once.
     None if no fetch is on record, the replicas are unknown, or a dry run made it.
     """
     if report.run.source == "dry":

@@ -22,7 +22,7 @@ from shardtoll.ledger.words.human import plural as times
 LEAST_MESSAGES: Final = 32
 """Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
 as the norms' gradients of a small sequence-parallel model (two a norm, two norms a block: 10 for 2
-blocks, 18 for 4); the hundreds of a per-parameter loop are what costs."""
+blocks, 18 for 4). The hundreds of a per-parameter loop are what costs."""
 
 TINY_BYTES: Final = 1024
 """Messages up to this take latency alone on any fabric: at 1 GB/s a kilobyte moves in a microsecond."""

@@ -1,7 +1,7 @@
 """Why transfers are slower than the fabric allows: reasons ranked by what they explain of it.
 
 A reason's score is the part of the time above the prediction that it explains. A contrast (the same
-collectives with and without it) shows that directly; a pattern (the times fit what it would make of them)
+collectives with and without it) shows that directly. A pattern (the times fit what it would make of them)
 could come about by chance, so it counts less.
 """
 

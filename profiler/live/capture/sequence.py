@@ -3,7 +3,7 @@
 Every collective that Python issues has a key: what it is (op, group, dtype, how it reduces, root), the
 number its group gave it within the step, and where it is issued (the stack, the module, and in backward which
 node of the step's graph is running). Two steps are of one sequence when all keys are equal, each group's own
-count grew alike and the same reducers of DDP took part; then a collective's place in one is its place in the
+count grew alike and the same reducers of DDP took part. Then a collective's place in one is its place in the
 other. Sizes are no part of the key: they are measured in every step.
 """
 

@@ -2,7 +2,7 @@
 
 Everything goes through the store that torch.distributed already keeps for its own set-up: no group is
 made, no device or transport is touched, and a rank that died keeps nobody waiting: the others hand over
-their ledger and go on; rank 0 waits for those that still live, and at most for a time limit.
+their ledger and go on. Rank 0 waits for those that still live, and at most for a time limit.
 """
 
 from __future__ import annotations

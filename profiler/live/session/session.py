@@ -100,7 +100,7 @@ def audit(
 
     Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
     lacks its model, `trace_steps`, `survey_every` or `check_every` is less than one, or `hang_after_s` is
-    not above 0; RunFolderError
+    not above 0. RunFolderError
     when `out` cannot be written.
     """
     if trace_steps < 1:

@@ -47,7 +47,7 @@ def owners(device: DeviceWork, calls: HostWork, launch: I64, steps: Steps) -> I6
     """Return the place of the step that launched each piece of device work.
 
     Where the launch is not on record, the work takes the step of the work before it on its stream, for
-    streams run in order; before the first known one it belongs to no step.
+    streams run in order. Before the first known one it belongs to no step.
     """
     if not steps.marked:
         return np.zeros(len(launch), np.int64)

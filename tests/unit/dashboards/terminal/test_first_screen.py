@@ -137,10 +137,10 @@ def test_figures_give_way_to_the_place():
 
 
 def test_the_run_line_says_what_the_recorded_steps_are():
-    def line(*notices: Notice) -> str:
+    def line(*notices: Notice, width: int | None = None) -> str:
         report = sample_reports.report()
         tables = {**report.tables, "notices": to_table("notices", list(notices))}
-        return first_facts.run_line(replace(report, tables=tables))
+        return first_facts.run_line(replace(report, tables=tables), width)
 
     unmarked = Notice(0, "no-steps", "t")
     torn = tuple(Notice(rank, "launches-unseen", "t") for rank in range(4))
@@ -151,6 +151,7 @@ def test_the_run_line_says_what_the_recorded_steps_are():
         unmarked, torn[1], torn[3]
     )
     assert "rank 1 begins in mid-step" in line(torn[1])
+    assert " · 2 steps (no marks, cut in mid-step) · " in line(unmarked, *torn, width=60)
 
 
 def test_the_fabric_stays_in_a_run_line_that_is_too_long():
@@ -327,7 +328,7 @@ def test_ascii_holds_the_same_words():
 @pytest.mark.parametrize(
     ("ranks", "hosts", "phase", "words"),
     [
-        ((2,), ("a",), None, "whole step, rank 2: others wait"),
+        ((2,), ("a",), None, "rank 2: others wait"),
         ((2,), ("a", "b"), "backward", "backward, rank 2 on b: others wait"),
         ((1, 3), ("a",), None, "whole step, ranks 1, 3 in turn"),
         ((0, 1, 2, 3), ("a",), None, "whole step, all ranks in turn"),
