@@ -255,11 +255,12 @@ def _explained(path: Path, shown: Path) -> Iterator[Text]:
         if token.type != tokenize.COMMENT or _MARK.match(token.string):
             continue
         # Comments on lines that follow each other are one paragraph, those after code each their own.
-        if not (token.start[0] == last + 1 and token.line.lstrip().startswith("#")):
+        alone = token.line.lstrip().startswith("#")
+        if not (alone and token.start[0] == last + 1):
             yield from sentences(f"{shown}:{begin}", _plain(" ".join(block)))
             block, begin = [], token.start[0]
         block.append(token.string.lstrip("# "))
-        last = token.start[0]
+        last = token.start[0] if alone else 0
     yield from sentences(f"{shown}:{begin}", _plain(" ".join(block)))
 
 

@@ -44,7 +44,7 @@ def forbidden(
 
 
 def _inside(section: Section, finding: Finding) -> bool | None:
-    """Return whether one of a finding's places is in a section; None where it does not say all of them."""
+    """Return whether one of a finding's places is in a section; None if it does not say all of them."""
     where = finding.where
     if section.part == "phase":
         return None if where.phase is None else where.phase == section.name

@@ -45,7 +45,7 @@ class Clock:
     offset_ns: int | None = None
     """At `at_ns`, ns since the run's epoch."""
     drift_ppm: float | None = None
-    """By how much it runs faster; None where too small to be seen against the residual."""
+    """By how much it runs faster; None if too small to be seen against the residual."""
     residual_ns: int | None = None
     """By how much ends still differ, one robust standard deviation."""
     collectives: int = 0

@@ -4,7 +4,7 @@ At fault is a rank, the network, a pipeline's stage, the host, the input pipelin
 that adds collectives. `Report.verdict`, which renderers show first, puts errors before it.
 
 It must not contradict the bill: `host_waits.clause` gives way to a finding with a higher toll,
-`moving.most_expensive` has the sentence name a first finding that is about late ranks, and `advice.first_of`
+`moving.most_expensive` has the sentence name a first finding that is about late ranks. `advice.first_of`
 points only to findings of what the sentence blames.
 """
 
@@ -86,7 +86,7 @@ REFUTED_FACTOR: Final = 0.9
 
 
 def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
-    """Return the sentence; None where no step was recorded, so that there is nothing to say.
+    """Return the sentence; None if no step was recorded, so that there is nothing to say.
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
     `findings`, in the order of the bill, are those it stands above: it does not contradict the first.
@@ -262,7 +262,7 @@ def _blind(context: Context) -> str | None:
 
 
 def _off_record(context: Context) -> str | None:
-    """Return that too much is not on record to speak of communication; None where it is."""
+    """Return that too much is not on record to speak of communication; None if it is."""
     lacks, issued = counted.lacking(context)
     if lacks <= LACKING * issued:
         return None

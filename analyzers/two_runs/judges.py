@@ -20,7 +20,7 @@ LEAST_SHARE: Final = 0.001
 """Part of the step below which no time's change is worth saying."""
 UNVOUCHED: Final = 3
 """Where equal operators took another time on a shared machine, times that no such operator vouches for are
-judged only beyond so many times that share: what waits or idles is stretched more than what computes."""
+judged only beyond so many times that share. Waiting and idle time is stretched more than compute."""
 EQUAL: Final = 1e-9
 """Sums over ranks of whole numbers, divided by their count, agree to that."""
 
@@ -68,7 +68,7 @@ class Rows:
         self, name: str, before: Array | None, after: Array | None, floor: float, *,
         unit: str | None = "ns", pace: tuple[Array, Array] | None = None,
     ) -> Judge:  # fmt: skip
-        """Add a noisy row and return what judges it; None where it is not known.
+        """Add a noisy row and return what judges it; None if it is not known.
 
         `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each
         step of each run; the row is judged against that, which takes out what all rows have in common.

@@ -139,8 +139,8 @@ def find(context: Context) -> list[Finding]:
 
 
 def _floor_ns(line: Line) -> int | None:
-    """Return the floor of a place, None where it is above the toll: of transfers that are partly hidden, or
-    of the few whose floor is known on another rank, it is nothing the toll could be held against."""
+    """Return the floor of a place; None if it is above the toll. Then transfers are partly hidden, or the
+    floor is known of a few on another rank: the toll cannot be compared with it."""
     toll, floor = line.figures["exposed_ns"], line.figures["floor_ns"]
     return None if toll is None or floor is None or floor > toll else floor
 

@@ -67,8 +67,8 @@ class _Part:
 def find(context: Context) -> list[Finding]:
     """Return one finding a group and op whose transfers lie well above the band of sound runs.
 
-    That is judged by the median over all of them; where that is sound, over those of one size (to a factor
-    of two), those of one group, and those with company on the links. Toll: exposed transfer per step, on the
+    The median over all of them is judged. If that is sound, it is that over those of one size (to a factor of
+    two), those of one group, and those with company on the links. Toll: exposed transfer per step, on the
     rank where it is largest; waiting for late ranks is billed as straggler. The counterfactual is the same
     collectives at their expected times; the saving is what of the transfer above those was exposed.
     """
@@ -113,7 +113,7 @@ def _slow_part(context: Context, each: pd.DataFrame) -> _Part | None:
 
 
 def _slow_cells(cell: Floats, ratio: Floats) -> Mask | None:
-    """Return the rows of the cells whose median is slow; None where there is none."""
+    """Return the rows of the cells whose median is slow; None if there is none."""
     by_cell = pd.Series(ratio).groupby(cell)
     middle = by_cell.median()[by_cell.size() >= LEAST_OF_PART]
     in_slow_cell: Mask = np.isin(cell, middle[middle >= 1].index.to_numpy(dtype=np.float64))

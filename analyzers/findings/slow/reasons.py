@@ -118,7 +118,7 @@ class Contrast:
 
 
 def contrast(of: Slow, has: Mask, lacks: Mask) -> Contrast | None:
-    """Return how much slower those are that have something; None where there is nothing to compare.
+    """Return how much slower those are that have something; None if there is nothing to compare.
 
     Only sizes (to a factor of two) are compared of which there are enough with and without.
     """

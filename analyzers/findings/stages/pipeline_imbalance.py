@@ -41,7 +41,7 @@ class Imbalance:
     slowest: tuple[int, ...]
     """Rank of the slowest stage, and of other pipelines those whose excess is at least half of its."""
     stage: int | None
-    """Its place in the pipeline, from 0; None where the order of stages is not on record."""
+    """Its place in the pipeline, from 0; None if the order of stages is not on record."""
     stages: int
     slowest_ns: float
     mean_ns: float
@@ -76,7 +76,7 @@ def worst(context: Context) -> Imbalance | None:
     """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small.
 
     By compute; on CPUs, where a stage that waits does so in a receive, also by all that it does between its
-    messages, in its quickest step: Python, sleeping and files make a stage slow as well as operators.
+    messages, in its quickest step. Python, sleeping and files make a stage slow as well as operators.
     """
     # Surveying slows the stage with the most operators, not the one with the most work.
     rows = context.parts_rows

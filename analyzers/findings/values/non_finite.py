@@ -127,7 +127,7 @@ def _steps(every: pd.DataFrame, most: int = 8) -> list[int | str]:
 
 
 def _origin(context: Context, step: int) -> pd.Series[Any] | None:
-    """Return the first operator of the step that met NaN or infinity; None where none is on record."""
+    """Return the first operator of the step that met NaN or infinity; None if none is on record."""
     rows = context.computes_in_steps
     rows = rows.assign(row=rows.index)
     rows = keep(rows, (rows["step"] == step) & rows["non_finite"].notna() & (rows["op"] != OPTIMIZER_STEP))

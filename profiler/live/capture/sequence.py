@@ -44,13 +44,13 @@ class Template:
     places: tuple[int, ...]
     """Where those stand in `collectives`."""
     growth: Mapping[str, int | None]
-    """Group -> how much its count grew in the step; None where it does not count."""
+    """Group -> how much its count grew in the step; None if it does not count."""
     surveyed: bool
     """Not so: a watched step that repeated none, which those after it may repeat."""
     reducers: tuple[int, ...] = ()
     """DDP's reducers that took part: what they issue from C++ has no key."""
     graphs: tuple[int, ...] | None = None
-    """Numbers of its backwards' graphs; None where the forward's collectives tell it from others."""
+    """Numbers of its backwards' graphs; None if the forward's collectives tell it from others."""
 
     @property
     def all_seen(self) -> bool:
@@ -115,7 +115,7 @@ class Templates:
         return None
 
     def follow(self, key: Key) -> PendingCollective | None:
-        """Return the surveyed collective that the next one repeats, None where the step has left them all."""
+        """Return the surveyed collective that the next one repeats, None if the step has left them all."""
         index, alive = self._at, self._alive
         self._at = index + 1
         if len(alive) == 1:

@@ -27,7 +27,7 @@ def launches(device: DeviceWork, calls: HostWork, pids: I64 | None = None) -> I6
 
 
 def processes(trace: Trace) -> I64 | None:
-    """Return a number for the process of each thread; None where all are of one."""
+    """Return a number for the process of each thread; None if all are of one."""
     pids: dict[str, int] = {}
     process_of = [pids.setdefault(pid, len(pids)) for pid, _ in trace.threads]
     return np.array(process_of, np.int64) if len(pids) > 1 else None
