@@ -56,7 +56,7 @@ def bars(report: Report) -> list[Bar]:
     Each rank beside a mean has a word for why it stands there. A few ranks are all shown.
     """
     times = step_times.rank_times(report)
-    late = waited_for(report)
+    late = tuple(dict.fromkeys((*waited_for(report), *slow_stages(report))))
     marks = marks_of(report, times) if late or (len(times) > 1 and not _alike(times)) else {}
     shown, rest = step_times.fold(times, max(RANKS, len(late) + 1), first=late)
     if rest is not None:
@@ -87,13 +87,22 @@ def waited_for(report: Report) -> tuple[int, ...]:
     return tuple(dict.fromkeys(late))[:RANKS]
 
 
+def slow_stages(report: Report) -> tuple[int, ...]:
+    """Return the rank that a finding on the screen names for the slowest stage of a pipeline; else empty."""
+    findings = [row.finding for row in worth_showing(report)]
+    uneven = [finding.ranks for finding in findings if finding.kind == "pipeline-imbalance"]
+    return uneven[0] if uneven and len(uneven[0]) == 1 else ()
+
+
 def marks_of(report: Report, times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
     """Return ranks -> the word to stand by their name: the ranks to look at.
 
-    They are the late ranks if there are any. The slowest is often another one, which waits for them longest.
+    They are late ranks, and the slowest stage of a pipeline, if there are any. The slowest rank is often
+    another one, which waits for them longest.
     """
-    late = waited_for(report)
-    return {(rank,): "late" for rank in late} if late else step_times.marks(times)
+    named: dict[tuple[int, ...], str] = {(rank,): "slowest stage" for rank in slow_stages(report)}
+    named |= {(rank,): "late" for rank in waited_for(report)}
+    return named or step_times.marks(times)
 
 
 def _alike(times: Sequence[RankTime]) -> bool:

@@ -143,9 +143,12 @@ def clause(imbalance: Imbalance) -> str:
     stage = "" if imbalance.stage is None else f" (stage {imbalance.stage} of 0-{imbalance.stages - 1})"
     if stage and imbalance.per_rank > 1:
         stage = f" ({imbalance.per_rank} of the {imbalance.per_rank * imbalance.stages} stages)"
-    verb = f"{imbalance.verb}s" if len(imbalance.slowest) == 1 else imbalance.verb
+    # Python, sleep and files of a stage on CPUs are no operators: bars show them as idle.
+    verb, outside = ("compute", "") if imbalance.verb == "compute" else ("spend", " outside messages")
+    if len(imbalance.slowest) == 1:
+        verb += "s"
     return (
-        f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} per step, "
+        f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} per step{outside}, "
         f"{duration(imbalance.excess_ns)} beyond the mean stage"
     )
 

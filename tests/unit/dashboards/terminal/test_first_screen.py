@@ -299,6 +299,15 @@ def test_a_rank_beside_a_mean_says_why_it_stands_there(
     assert [bar.name for bar in first_facts.bars(sample_reports.report())] == names
 
 
+def test_the_slowest_stage_of_a_pipeline_has_a_bar_of_its_own():
+    def names(*ranks: int) -> list[str]:
+        uneven = Finding("pipeline-imbalance", "warning", "t", 9_000_000, None, None, None, 1, ranks, Where())
+        return [bar.name for bar in first_facts.bars(replace(sample_reports.report(), findings=(uneven,)))]
+
+    assert names(1) == ["rank 1 slowest stage", "mean of 3 others"]
+    assert not any("stage" in name for name in names(1, 2))
+
+
 @pytest.mark.parametrize(
     ("severity", "toll_ms", "late"), [("warning", 1, (3,)), ("info", 9, (3,)), ("info", 1, ())]
 )
