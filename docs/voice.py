@@ -1,4 +1,4 @@
-"""Measures how plainly shardtoll speaks: sentence lengths and ruled-out words in user-facing texts and docs.
+"""Measures how plainly shardtoll speaks: lengths of sentences and ruled-out words in texts, docs, comments.
 
 `python docs/voice.py [ROOT]` prints the figures of a checkout; `--list` prints each ruled-out word with its
 place, `--long N` the N longest sentences. `tests/test_voice.py` holds both
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ PRODUCT: Final = ("analyzers", "cli", "dashboards", "ledger", "profiler")
 DOCS: Final = ("README.md", "CONTRIBUTING.md", "docs")
 LONG: Final = 22
 """Words from which on a sentence is too long."""
+LONGEST: Final = 30
+"""Words from which on a sentence of a docstring or comment has to be cut in two."""
 LEAST_WORDS: Final = 4
 """Shorter strings are names, labels or keys."""
 LABEL: Final = 6
@@ -66,6 +70,8 @@ _RULES: Final = {
     for name, (pattern, _) in RULED_OUT.items()
 }
 _END: Final = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*`A-Z0-9…])")
+_MARK: Final = re.compile(r"#\s*(noqa|type:|fmt:|ruff:|!)")
+"""Comments that tools read."""
 _WORD: Final = re.compile(r"[A-Za-z0-9_'’\-–.…]*[A-Za-z…][A-Za-z0-9_'’\-–.…]*|\d+")
 
 
@@ -223,6 +229,41 @@ def _plain(text: str) -> str:
     return re.sub(r"`[^`]*`", "CODE", text).replace("**", "")
 
 
+# Docstrings and comments
+
+
+def explanations(root: Path) -> list[Text]:
+    """Return the sentences in docstrings, attribute docs and comments of the product, without code."""
+    return [
+        text
+        for folder in PRODUCT
+        for path in sorted((root / folder).rglob("*.py"))
+        if "assets" not in path.parts
+        for text in _explained(path, path.relative_to(root))
+    ]
+
+
+def _explained(path: Path, shown: Path) -> Iterator[Text]:
+    source = path.read_text(encoding="utf-8")
+    for node in _docstrings(ast.parse(source), commands=shown.parts[0] == "cli"):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. )", node.value):
+                yield from sentences(f"{shown}:{node.lineno}", _plain(paragraph))
+    block: list[str] = []
+    begin = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or _MARK.match(token.string):
+            continue
+        # Comments on lines that follow each other are one paragraph, those after code each their own.
+        alone = token.line.lstrip().startswith("#")
+        if not (alone and token.start[0] == last + 1):
+            yield from sentences(f"{shown}:{begin}", _plain(" ".join(block)))
+            block, begin = [], token.start[0]
+        block.append(token.string.lstrip("# "))
+        last = token.start[0] if alone else 0
+    yield from sentences(f"{shown}:{begin}", _plain(" ".join(block)))
+
+
 # Figures
 
 
@@ -234,6 +275,8 @@ class Figures:
     mean_words: float
     long: int
     ruled_out: int
+    longest: int
+    """Sentences above `LONGEST`."""
 
 
 def figures(texts: list[Text]) -> Figures:
@@ -244,6 +287,7 @@ def figures(texts: list[Text]) -> Figures:
         sum(lengths) / max(len(lengths), 1),
         sum(length > LONG for length in lengths),
         len(hits(texts)),
+        sum(length > LONGEST for length in lengths),
     )
 
 
@@ -255,13 +299,18 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=0, metavar="N", help="print the N longest sentences")
     parser.add_argument("--only", default="", metavar="PART", help="places that contain PART")
     options = parser.parse_args()
-    print(f"{'':24} {'sentences':>9} {'mean words':>10} {f'over {LONG}':>8} {'ruled out':>9}")
-    for name, texts in (("user-facing strings", strings(options.root)), ("docs", pages(options.root))):
+    above = f"{f'over {LONG}':>8} {f'over {LONGEST}':>8}"
+    print(f"{'':24} {'sentences':>9} {'mean words':>10} {above} {'ruled out':>9}")
+    for name, texts in (
+        ("user-facing strings", strings(options.root)),
+        ("docs", pages(options.root)),
+        ("docstrings and comments", explanations(options.root)),
+    ):
         chosen = [text for text in texts if options.only in text.place]
         shown = figures(chosen)
         print(
             f"{name:24} {shown.sentences:>9,} {shown.mean_words:>10.1f} {shown.long:>8,} "
-            f"{shown.ruled_out:>9,}"
+            f"{shown.longest:>8,} {shown.ruled_out:>9,}"
         )
         if options.list:
             for hit in hits(chosen):

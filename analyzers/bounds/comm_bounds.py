@@ -3,7 +3,7 @@
 Collectives of one group run one after another: they share a communicator, which works off its queue in order.
 Collectives of different groups may run at once, and so may sends and receives of different peers and
 directions. So each (group, for sends and receives also op and peer) is a queue, and in any schedule a step
-lasts at least as long as the least times of its longest queue together: the bound is the largest of the
+lasts at least as long as the least times of its longest queue together. The bound is the largest of the
 queues' sums. All queues one after the other is no bound, but what a step without any overlap would need.
 """
 
@@ -22,7 +22,7 @@ from shardtoll.analyzers.shared.tally import keep, numbered
 
 @dataclass(frozen=True, slots=True)
 class CommBounds:
-    """A rank's mean step; 0 without collectives, None where the least time of every one is unknown."""
+    """A rank's mean step; 0 without collectives, None if the least time of every one is unknown."""
 
     light_ns: float | None
     floor_ns: float | None
@@ -55,7 +55,7 @@ def free_compute_ns(steps: pd.DataFrame, comm: CommBounds) -> float:
 
 
 def most_free_compute_ns(context: Context) -> float | None:
-    """Return `free_compute_ns` of the surveyed steps, on the rank with most; None where none was surveyed."""
+    """Return `free_compute_ns` of the surveyed steps, on the rank with most; None if none was surveyed."""
     rows = context.surveyed_rows
     if rows.empty:
         return None

@@ -57,8 +57,8 @@ class Rows:
     exposed_ns: Floats
     """Of each cell: the step's exposed communication; NaN as `duration_ns`."""
     exposed_lacks: Floats
-    """Of each cell of how many collectives it is not known what they add to `exposed_ns` where the host waits
-    for each: there a surveyed step knows its own, whatever it knows of each collective."""
+    """Per cell: collectives whose part of `exposed_ns` is unknown, where the host waits for each: there a
+    surveyed step knows its own, whatever it knows of each collective."""
     timed: Mask
     """Of each cell: whether its times may be judged; see `Context.timed_rows`."""
     lacking: dict[str, Ints]

@@ -14,7 +14,7 @@ def forbidden(
 ) -> Iterator[Overrun]:
     """Yield each finding of these kinds, of whatever severity; of a `section` those of a place in it.
 
-    A finding that does not say whether it is in the section cannot be told; nor can one of several places
+    A finding that does not say whether it is in the section cannot be told. Nor can one of several places
     that does not name them all and names none in the section.
     """
     for finding in findings:
@@ -44,7 +44,7 @@ def forbidden(
 
 
 def _inside(section: Section, finding: Finding) -> bool | None:
-    """Return whether one of a finding's places is in a section; None where it does not say all of them."""
+    """Return whether one of a finding's places is in a section; None if it does not say all of them."""
     where = finding.where
     if section.part == "phase":
         return None if where.phase is None else where.phase == section.name

@@ -46,7 +46,7 @@ class Site:
     calls: Array
     """(steps,), a mean over ranks, as all of these."""
     exposed: Array | None
-    """ns; None where that of a call is unknown."""
+    """ns; None if that of a call is unknown."""
     waiting: Array | None
 
     @property
@@ -105,10 +105,10 @@ def _net(frame: pd.DataFrame, world_size: int) -> pd.Series[Any]:
 def paired(before: list[Site], after: list[Site]) -> Paired:
     """Return which of both are one: equal ones first, then what is left of a place in its order.
 
-    At one place two collectives of another number format or size are one whose format or size changed: those
-    of as many elements first, then those called as often, for a changed program adds and takes away whole
-    ones too. Last, what has but another module or phase and is called from the same function with as many
-    elements: code was moved, or a copy in another format no longer tells whose it is.
+    At one place two collectives of another number format or size are one whose format or size changed. Those
+    of as many elements are paired first, then those called as often: a changed program adds and takes away
+    whole ones too. Last, what has but another module or phase and is called from the same function with as
+    many elements: code was moved, or a copy in another format no longer tells whose it is.
     """
     pairs: Paired = []
     left = [list(before), list(after)]
@@ -226,7 +226,7 @@ def _same_function(site: Site) -> Any:
 
 
 def _elements(site: Site) -> int | None:
-    """Return how many numbers a call moves; None where their format's size is not known."""
+    """Return how many numbers a call moves; None if their format's size is not known."""
     bits = _BITS.search(site.dtype or "")
     if bits is None or site.message_bytes is None or not int(bits[1]):
         return None

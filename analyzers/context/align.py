@@ -165,10 +165,10 @@ def _tied(rank: Ints, end: Ints, kind: Ints, slack: Ints, clocks: Clocks) -> tup
 
 
 def _offset(apart: Ints, slack: Ints) -> int | None:
-    """Return by how much the second clock is ahead of the first; None where no offset is clearly best.
+    """Return by how much the second clock is ahead of the first; None if no offset is clearly best.
 
-    `apart` holds the distances of all pairs of one kind, each with its slack. No offset at all wins where
-    it explains nearly as many pairs as the best: most hosts keep time, and of equally spaced collectives in
+    `apart` holds the distances of all pairs of one kind, each with its slack. No offset at all wins if it
+    explains nearly as many pairs as the best. Most hosts keep time, and of equally spaced collectives in
     windows that begin elsewhere an offset of one place explains the most.
     """
     if len(apart) < LEAST_VOTES:

@@ -45,7 +45,7 @@ class Clock:
     offset_ns: int | None = None
     """At `at_ns`, ns since the run's epoch."""
     drift_ppm: float | None = None
-    """By how much it runs faster; None where too small to be seen against the residual."""
+    """By how much it runs faster; None if too small to be seen against the residual."""
     residual_ns: int | None = None
     """By how much ends still differ, one robust standard deviation."""
     collectives: int = 0
@@ -129,7 +129,7 @@ def shared(run: Run) -> Clocks:
 def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
     """Return the clocks with their offsets, as far as matched collectives tell.
 
-    Clocks are compared group by group, the widest first; a group whose hosts are all known already
+    Clocks are compared group by group, the widest first. A group whose hosts are all known already
     adds nothing, one that shares a host with those known is tied to them by it. Groups with few ends, or
     with uneven ones only, come last: they tie clocks only where all ends agree.
     """

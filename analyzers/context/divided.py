@@ -4,12 +4,12 @@ A watched step knows how long it took, how long communication was exposed and ho
 how the rest divides into compute, copies and idle time. A surveyed step knows that, but the survey slows it:
 
 - what a survey adds to each operator, measured when the session began, is scaled so that a surveyed step is
-  awake for as long as the watched steps like it; this is `capture_ns`, and no part of compute or idle time;
+  awake for as long as the watched steps like it. This is `capture_ns`, and no part of compute or idle time;
 - the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself:
   steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not;
-- on an accelerator a survey slows the host and no kernel: what a surveyed step takes longer than watched ones
-  like it is idle time that the survey made, as far as its idle time is put down to the host. A watched step
-  is idle for what remains of it beside compute, copies and exposed communication.
+- on an accelerator a survey slows the host and no kernel: a surveyed step takes longer than watched ones like
+  it. The difference is idle time that the survey made, as far as its idle time is put down to the host. A
+  watched step is idle for what remains of it beside compute, copies and exposed communication.
 
 Every figure stays whole: the parts of a row still add up to its duration.
 """

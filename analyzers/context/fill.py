@@ -24,8 +24,8 @@ from shardtoll.ledger import Run
 from shardtoll.ledger.records.volume import busbw_factor
 
 CLOCK_SLACK_NS: Final = 1_000_000
-"""A rank that seems to leave earlier than that before the last arrival has another clock: ranks of
-one host agree to microseconds, and hosts under NTP to about a millisecond."""
+"""A rank that seems to leave earlier than that before the last arrival has another clock. Ranks of one host
+agree to microseconds, and hosts under NTP to about a millisecond."""
 
 LEAST_LATE_NS: Final = 10_000
 """A rank that comes less than this after the one before it is not late: somebody is always last."""
@@ -48,16 +48,14 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bo
     arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
 
     wait: from this rank's start to the last rank's, within this rank's own span. transfer: the rest of the
-    span; of a send that an audit (`live`) saw, as much of it as its receiver took. Both stay unknown where a
-    rank is missing or a time is, where the ranks' clocks are not tied to each other, and where they plainly
-    disagree: skew_ns is then how far apart the ends lie,
-    which ranks reach together. torn: a rank left before another arrived although all share a clock, so
-    that the record and not the clock must be wrong. Collectives of no bytes, and those to which ranks
-    give different amounts, need not wait for everybody: they are neither.
-    Ranks of a rooted operation wait only for whom they need (see `rooted`): the rank that the others need
-    stands for the last one there. whole_ns: how long such an operation took as a whole, which no rank's
-    own span tells. Without a known root all of that is unknown.
-    waited_ns: exposed time that is no transfer.
+    span; of a send that an audit (`live`) saw, as much of it as its receiver took. Both stay unknown if a
+    rank or a time is missing, if the ranks' clocks are not tied to each other, or if they plainly disagree.
+    skew_ns is then how far apart the ends lie, which ranks reach together. torn: a rank left before another
+    arrived although all share a clock, so that the record and not the clock must be wrong. Collectives of no
+    bytes, and those to which ranks give different amounts, need not wait for everybody: they are neither.
+    Ranks of a rooted operation wait only for those they need (see `rooted`): the rank that the others need
+    stands for the last one there. whole_ns: how long such an operation took as a whole, which no rank's own
+    span tells. Without a known root all of that is unknown. waited_ns: exposed time that is no transfer.
     last_rank, last_ns, after_ns: of the ranks seen, the one that arrived last, when it did, and how long
     after the one before it. late_rank and late_ns are the same where wait is known.
     """

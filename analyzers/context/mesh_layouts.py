@@ -1,8 +1,8 @@
 """The device mesh behind a job's groups: its dimensions from the outermost in, and what another order does.
 
 Ranks along a dimension of a mesh are a constant stride apart. Groups of the same size and stride are
-therefore one dimension, whether it has a name or was made by hand; dimensions that fill the job, each with
-the stride of all inside it, are its mesh.
+therefore one dimension, whether it has a name or was made by hand. If dimensions fill the job, each with the
+stride of all inside it, they are its mesh.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Dim:
 
 
 def dim_of(ranks: Sequence[int]) -> Dim | None:
-    """Return the dimension that a group of these ranks, in group order, would be of; None where none."""
+    """Return the dimension that a group of these ranks, in group order, would be of; None if none."""
     steps = {after - before for before, after in pairwise(ranks)}
     if len(steps) != 1:
         return None
@@ -73,7 +73,7 @@ def mesh_of(dims: Mapping[Dim, int], world_size: int) -> tuple[Dim, ...]:
 def groups_of(dim: Dim, mesh: Sequence[Dim], order: Sequence[int]) -> Groups | None:
     """Return the groups that a dimension, or several flattened into one, has once the mesh is in `order`.
 
-    `order` holds places in `mesh`, the new outermost first. None where the dimension is not of the mesh.
+    `order` holds places in `mesh`, the new outermost first. None if the dimension is not of the mesh.
     """
     along = [
         place for place, mesh_dim in enumerate(mesh) if dim.stride <= mesh_dim.stride < dim.stride * dim.size
@@ -115,7 +115,7 @@ class Projected:
 
 
 def projected(fabric: Fabric, ops: Ops, groups: Groups, node: Sequence[int]) -> Projected | None:
-    """Return what these collectives take on the worst placed group; None where the fabric has no rates.
+    """Return what these collectives take on the worst placed group; None if the fabric has no rates.
 
     `groups` are all of the dimension: they run at once and share the network cards of a node.
     """

@@ -16,7 +16,7 @@ from shardtoll.ledger.records.flight import FlightCall
 def first_divergence(job: Job) -> Divergence | None:
     """Return where the programs of ranks first differ; None if they do not, as far as they are known.
 
-    A collective that ranks disagree on counts, and one that comes next on one rank and not on another; a line
+    A collective that ranks disagree on counts, and one that comes next on one rank and not on another. A line
     of the user's only if both ranks have issued from the same lines before.
     """
     strong: list[Divergence] = []

@@ -35,7 +35,7 @@ class Wait:
 def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
     """Return what each waiting rank waits in; ranks that wait in nothing known are left out.
 
-    A rank that had waited for `limit_ns` as it ended still counts as one that waits: torch aborts a process
+    A rank that had waited for `limit_ns` as it ended still counts as one that waits. torch aborts a process
     whose collective has run into its time-out, and that end is no cause.
     """
     waits = {}

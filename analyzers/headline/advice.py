@@ -33,6 +33,7 @@ IMPERATIVES: Final = frozenset(
         "Gather",
         "Give",
         "Have",
+        "Ignore",
         "Issue",
         "Keep",
         "Leave",
@@ -47,6 +48,8 @@ IMPERATIVES: Final = frozenset(
         "Pipeline",
         "Post",
         "Prepare",
+        "Print",
+        "Put",
         "Read",
         "Record",
         "Redistribute",
@@ -56,7 +59,9 @@ IMPERATIVES: Final = frozenset(
         "Report",
         "Run",
         "Say",
+        "Search",
         "Send",
+        "Set",
         "Shard",
         "Skip",
         "Split",
@@ -73,6 +78,8 @@ IMPERATIVES: Final = frozenset(
         "Write",
     ]
 )
+OWN_REASONS: Final = ("data-stall", "host-sync", "checkpoint-stall", "launch-bound", "transfer-stall")
+"""Kinds that say what one rank does while others wait for it."""
 _POINTS_BACK: Final = frozenset(
     {"it", "its", "them", "their", "this", "these", "that", "there", "both", "other"}
 )
@@ -106,6 +113,25 @@ def best_of(findings: Sequence[Finding], kinds: Collection[str]) -> int | None:
     return most if (findings[most].saving_ns or 0) > (findings[first].saving_ns or 0) else first
 
 
+def own_reason(findings: Sequence[Finding], rank: int) -> int | None:
+    """Return the place of a finding of this rank alone that stands above its lateness; None without one.
+
+    A host that reads values, fetches batches or writes checkpoints on one rank only is why that rank is late.
+    """
+    for place, finding in enumerate(findings):
+        if finding.ranks == (rank,) and finding.toll_ns:
+            if finding.kind == "straggler":
+                return None
+            if finding.kind in OWN_REASONS:
+                return place
+    return None
+
+
+def launching(findings: Sequence[Finding], place: int | None) -> bool:
+    """Return whether that finding, a late rank, and another share a cause: hosts that launch late."""
+    return place is not None and place in of_late_launches(findings)
+
+
 def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> tuple[str, ...]:
     """Return what to do in words that may end the sentence, the most telling first; empty without a place.
 
@@ -118,18 +144,24 @@ def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> t
     finding = findings[place]
     if finding.saving_ns == 0:
         return _without_saving(findings, place)
-    order = _order(finding.remedy.text) if finding.remedy is not None else ""
     number = f"finding {place + 1}"
+    given = orders(findings, place, purpose)
     if purpose:
-        said: tuple[str, ...] = (order and f"{purpose}{order}", f"{purpose}see {number} ({finding.kind})")
-    else:
-        said = (
-            order,
-            order.partition(", else ")[0],
-            f"start with {number} ({finding.kind})",
-            f"see {number}",
-        )
-    return tuple(words for words in said if words)
+        return (*given, f"{purpose}see {number} ({finding.kind})")
+    return (*given, f"start with {number} ({finding.kind})", f"see {number}")
+
+
+def orders(findings: Sequence[Finding], place: int | None, purpose: str = "") -> tuple[str, ...]:
+    """Return what to do in words of its own, the most telling first; empty if only a number says it."""
+    if place is None:
+        return ()
+    finding = findings[place]
+    if finding.saving_ns == 0:
+        return _without_saving(findings, place)[:1] if launching(findings, place) else ()
+    order = _order(finding.remedy.text) if finding.remedy is not None else ""
+    if not order or purpose:
+        return (f"{purpose}{order}",) if order else ()
+    return tuple(dict.fromkeys((order, order.partition(", else ")[0])))
 
 
 def ends_of_both(findings: Sequence[Finding], places: Sequence[int | None]) -> tuple[str, ...]:
@@ -162,7 +194,7 @@ def _without_saving(findings: Sequence[Finding], place: int) -> tuple[str, ...]:
     if others:
         first, second = sorted((number, others[0]))
         both = f"see findings {first} and {second}"
-        return f"{both}, which have one cause", both
+        return f"speed up launches on all ranks (findings {first}, {second})", both
     see = f"see finding {number}"
     other = first_of(findings)
     if other is None or findings[other].saving_ns == 0:

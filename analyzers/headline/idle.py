@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
@@ -20,6 +21,9 @@ IDLE_SHARE: Final = 0.2
 communication costs."""
 
 MORE: Final = 3.0
+
+EVEN: Final = 0.8
+"""Part of the longest idle time that every rank must have for it to be said of all of them."""
 
 TELLING: Final = 0.01
 """Share of the steps from which the recording is said to be left out."""
@@ -45,6 +49,8 @@ UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host
 UNTOLD_HINT: Final = "how much of that is the job's own is unknown"
 CAPTURES: Final = "The host records CUDA graphs, and nothing of them runs yet"
 CAPTURES_HINT: Final = "record steps that replay them"
+MAKERS: Final = ("NVIDIA", "TESLA", "GEFORCE", "AMD", "INSTINCT")
+"""Words in the name of a device that is a GPU."""
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -59,7 +65,21 @@ def _shares(context: Context) -> tuple[float, float]:
 
 def _device(context: Context) -> str:
     named = (context.ledger.run.device or "").upper()
-    return "GPU" if any(maker in named for maker in ("NVIDIA", "AMD", "INSTINCT")) else "device"
+    return "GPU" if any(word in named for word in MAKERS) else "device"
+
+
+def _all_idle(context: Context, mean: pd.DataFrame) -> str:
+    """Return how long all ranks are idle, as a mean over them."""
+    idle, own = float(mean["idle_ns"].mean()), float(mean["own_ns"].mean())
+    seen = "" if len(mean) == context.ledger.run.world_size else "recorded "
+    who = f"{'both' if len(mean) == 2 else f'all {len(mean):,}'} {seen}ranks"
+    does = (
+        f"{who} run no operator" if host_computes(context) else f"the {_device(context)}s of {who} are idle"
+    )
+    return (
+        f"{does} for {duration(idle)} ({percent(idle / own)}) of the {duration(own)} "
+        f"{step_word(context)} (mean)"
+    )
 
 
 def besides(context: Context) -> str:
@@ -93,17 +113,16 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
     mean = steps.assign(own_ns=own_ns).groupby("rank")[["own_ns", "idle_ns"]].mean()
     row = int(np.argmax(mean["idle_ns"].to_numpy(dtype=np.float64)))
     worst = mean.iloc[row]
-    who = (
-        f"rank {mean.index[row]}"
-        if host_computes(context)
-        else f"rank {mean.index[row]}'s {_device(context)}"
-    )
-    does = "runs no operator" if host_computes(context) else "is idle"
-    share = percent(float(worst["idle_ns"]) / float(worst["own_ns"]))
-    fact = (
-        f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
-        f"{duration(float(worst['own_ns']))} {step_word(context)}"
-    )
+    if len(mean) > 1 and float(mean["idle_ns"].min()) >= EVEN * float(worst["idle_ns"]):
+        fact = _all_idle(context, mean)
+    else:
+        who = f"rank {mean.index[row]}" + ("" if host_computes(context) else f"'s {_device(context)}")
+        does = "runs no operator" if host_computes(context) else "is idle"
+        share = percent(float(worst["idle_ns"]) / float(worst["own_ns"]))
+        fact = (
+            f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
+            f"{duration(float(worst['own_ns']))} {step_word(context)}"
+        )
     if mean.index[row] in context.slowed_ranks and advise in (ADVISE, BY_HOST, *BY_SLOW_HOST):
         # What else the host did matters less than that it recorded. Loaders and schedules are not slowed.
         watched = (context.step_rows["level"] == "watch").any()

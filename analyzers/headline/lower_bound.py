@@ -1,6 +1,6 @@
 """How fast collectives were at least, if only some of their ranks are on record.
 
-A transfer takes no longer than the whole span on any rank, so that bytes over span are a lower bound of the
+A transfer takes no longer than the whole span on any rank. So bytes over span are a lower bound of the
 bandwidth, and the span over the expected time is an upper bound of how slow the network was.
 """
 

@@ -15,7 +15,7 @@ SLOW_FACTOR: Final = 2.0
 LARGE_SHARE: Final = 0.2
 """Share of all ranks' steps below which most of a step is something else: no network is then its fault."""
 
-UNHIDDEN: Final = "Exposed communication costs"
+UNHIDDEN: Final = "Moving data that nothing hides costs"
 
 HEADS: Final = {
     "implicit-redistribute": "DTensor's implicit collectives cost",
@@ -60,6 +60,9 @@ def clause(
         head = HEADS.get(first.kind) if first is not None else None
         kinds = MOVING if first is None or head is None else (first.kind,)
         return f"{head or UNHIDDEN} most, not a late rank or a slow network", kinds
+    if first is not None and first.kind in HEADS and share >= LARGE_SHARE:
+        # What the job sends in vain costs on a fast network too.
+        return f"{HEADS[first.kind]} most, and transfers are slow too", (first.kind,)
     return _slow(context, share), SLOW
 
 

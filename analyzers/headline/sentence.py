@@ -4,7 +4,7 @@ At fault is a rank, the network, a pipeline's stage, the host, the input pipelin
 that adds collectives. `Report.verdict`, which renderers show first, puts errors before it.
 
 It must not contradict the bill: `host_waits.clause` gives way to a finding with a higher toll,
-`moving.most_expensive` has the sentence name a first finding that is about late ranks, and `advice.first_of`
+`moving.most_expensive` has the sentence name a first finding that is about late ranks. `advice.first_of`
 points only to findings of what the sentence blames.
 """
 
@@ -41,6 +41,9 @@ from shardtoll.analyzers.headline.advice import (
     ends,
     ends_of_both,
     first_of,
+    launching,
+    orders,
+    own_reason,
     room,
     with_advice,
 )
@@ -83,7 +86,7 @@ REFUTED_FACTOR: Final = 0.9
 
 
 def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
-    """Return the sentence; None where no step was recorded, so that there is nothing to say.
+    """Return the sentence; None if no step was recorded, so that there is nothing to say.
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
     `findings`, in the order of the bill, are those it stands above: it does not contradict the first.
@@ -92,10 +95,17 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
         return None
     said = _verdict(context, findings)
     advice = ends(findings, said.advice, said.purpose)
+    order = orders(findings, said.advice, said.purpose)
     if said.also is not None:
-        advice = ends_of_both(findings, (said.advice, said.also))
-    text = joined(after(lead(context), said.base), said.more, WIDTH - room(advice))
-    return f"{with_advice(text, advice)}."
+        advice, order = ends_of_both(findings, (said.advice, said.also)), ()
+    elif said.because is not None:
+        advice = ends_of_both(findings, (said.advice, said.because))
+    base = after(lead(context), said.base)
+    first = f"{base}{next(filter(None, said.more), '')}" if said.needed else base
+    # An order leaves details out, but not the first of them: it is what the verdict rests on.
+    fitting = [words for words in order if len(first) + len(words) + 3 <= WIDTH][:1]
+    text = with_advice(joined(base, said.more, WIDTH - room(fitting or advice)), [*fitting, *advice])
+    return f"{text.replace(') (', ', ')}."
 
 
 def joined(base: str, more: Sequence[str], width: int) -> str:
@@ -118,6 +128,10 @@ class Said:
     """Place of the finding whose remedy ends the sentence: one of what the sentence blames, or none."""
     purpose: str = ""
     """What its remedy is for, as `to send less, `, if the finding is of another kind."""
+    because: int | None = None
+    """Place of a finding that says why the rank is late that the sentence blames."""
+    needed: bool = True
+    """Whether the first of `more` goes before advice in words of its own."""
     also: int | None = None
     """Place of a second finding, if the sentence blames two things."""
 
@@ -135,7 +149,7 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
             unknown = unknown or _NO_STEP
             return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
         more = [f"; {_brief(context, share)}"] if share >= LEAST_SAID else []
-        return Said(leading, tuple(more), advice)
+        return Said(leading, tuple(more), advice, needed=share >= LEAST_SHARE)
     if unknown is not None or share is None:
         return Said(unknown or _NO_STEP)
     said = _sentence(context, share, findings)
@@ -197,9 +211,15 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     if late is not None:
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
         rank, words = late
-        head = f"A late rank and moving data both cost time: {words}"
+        first = headline_moving.most_expensive(findings)
+        if first is not None and first.kind in LATE:
+            head = f"Rank {rank} is late: {words}; {brief}"
+        else:
+            head = (
+                f"Moving data costs most: {_of_step(context, part.moving)}; rank {rank} is late too: {words}"
+            )
         advice = first_of(findings, LATE, rank)
-        return Said(head, (f"; {brief}", *moves), advice, also=first_of(findings, headline_moving.MOVING))
+        return Said(head, moves, advice, also=first_of(findings, headline_moving.MOVING))
     head, kinds = headline_moving.clause(context, share, factor, findings)
     said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds))
     if kinds == LATE:
@@ -242,7 +262,7 @@ def _blind(context: Context) -> str | None:
 
 
 def _off_record(context: Context) -> str | None:
-    """Return that too much is not on record to speak of communication; None where it is."""
+    """Return that too much is not on record to speak of communication; None if it is."""
     lacks, issued = counted.lacking(context)
     if lacks <= LACKING * issued:
         return None
@@ -251,14 +271,23 @@ def _off_record(context: Context) -> str | None:
 
 
 def _brief(context: Context, share: float) -> str:
-    """Return how much communication is exposed, in few words."""
-    return f"exposed communication takes {_of_step(context, share)}"
+    """Return how much communication is exposed, in the words of the bars."""
+    named = "waiting and moving data take" if _divided(context) else "exposed communication takes"
+    return f"{named} {_of_step(context, share)}"
+
+
+def _divided(context: Context) -> bool:
+    """Return whether some exposed communication is known to be waiting or moving data, as bars show it."""
+    frame = context.in_alike
+    exposed = (frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0)).to_numpy(dtype=bool)
+    return bool((exposed & frame["transfer_ns"].notna().to_numpy(dtype=bool)).any())
 
 
 def _of_step(context: Context, share: float) -> str:
-    """Return `22 % of the mean step`; of one rank, of the step."""
-    mean = "mean " if len(context.ledger.run.ranks_seen) > 1 else ""
-    return f"{_bound(context)}{percent(share)} of the {mean}{step_word(context)}"
+    """Return `22 % of the step (mean of 4 ranks)`; without the mean if one rank was recorded."""
+    seen = len(context.ledger.run.ranks_seen)
+    mean = f" (mean of {seen:,} ranks)" if seen > 1 else ""
+    return f"{_bound(context)}{percent(share)} of the {step_word(context)}{mean}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +364,19 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
     _, least, most = last_in(context, rows, culprit)
     head = f"Rank {culprit} is late, not the network"
-    if uncertain(context, late):
-        head = f"Rank {culprit} is late or began recording later; the network is not at fault"
+    place = first_of(findings, LATE, culprit)
+    own = own_reason(findings, culprit)
+    if launching(findings, place):
+        head, least = f"Hosts launch kernels too slowly, rank {culprit}'s most", 0
+    elif uncertain(context, late):
+        head = f"Rank {culprit} is late, or only began to record later"
     elif by_chance(context, rows, culprit) is not None:
         # Then the bill has it as information.
         head = f"Rank {culprit} is late (perhaps by chance), not the network"
-    wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
-    place = first_of(findings, LATE, culprit)
-    return Said(f"{head}: the others wait {wait} per step for it", (f"; {brief}", *more), place)
+    wait = f"{duration(least)} to {duration(most)}" if least else f"up to {duration(most)}"
+    wait = duration(most) if least >= most * 0.8 else wait
+    base = f"{head}: the others wait {wait} per step for it"
+    return Said(base, (f"; {brief}", *more), place, because=own)
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:
@@ -368,7 +402,7 @@ def _warned(context: Context, findings: Sequence[Finding]) -> tuple[int, str] | 
             return bill.rank, origin_cause.clause(bill.origin)
         if blamed == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
-            words = f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} per step"
+            words = f"others wait for it in {often}, up to {duration(most)} per step"
             return bill.rank, words
     return None
 
@@ -394,8 +428,8 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str, findings: Sequ
         if culprits:
             often, _, most = last_in(context, rows, culprits[0])
             return Said(
-                f"Rank {culprits[0]} is last in {often} of the {seen} ranks recorded, and others wait "
-                f"at least {duration(most)} per step for it: {brief}, and {why}",
+                f"Rank {culprits[0]} is last in {often} of the {seen} recorded ranks (of {world:,}), and "
+                f"others wait at least {duration(most)} per step for it: {brief}",
                 advice=first_of(findings, LATE, culprits[0]),
             )
         bound = lower_bound.of(frame)

@@ -20,7 +20,7 @@ def step_word(context: Context) -> str:
 
 
 def lead(context: Context) -> str:
-    """Return `Inference, 12 decode steps of 32 requests: `, with what is known of it; empty for training."""
+    """Return `Inference (12 decode steps of 32 requests): `, with what is known of it; empty for training."""
     if not context.serves:
         return ""
     word = step_word(context)
@@ -32,7 +32,7 @@ def lead(context: Context) -> str:
     counted = (
         f" of {least:,} to {plural(most, 'request')}" if least != most else f" of {plural(most, 'request')}"
     )
-    return f"Inference, {plural(len(rows), word)}{counted if len(requests) else ''}: "
+    return f"Inference ({plural(len(rows), word)}{counted if len(requests) else ''}): "
 
 
 def after(begins: str, sentence: str) -> str:

@@ -18,7 +18,7 @@ def messages(context: Context) -> pd.DataFrame:
 
     A group is a pipeline if its mesh dimension says so, or if a schedule says so of one of its messages.
     Where neither does, and it has no mesh dimension, it is one if messages whose waiting is known flow one
-    way in forward and the other way in backward; a ring's flow both ways. What a schedule sends to set
+    way in forward and the other way in backward. A ring's flow both ways. What a schedule sends to set
     itself up is no message between stages.
     """
     frame = context.in_steps

@@ -20,7 +20,7 @@ LEAST_SHARE: Final = 0.001
 """Part of the step below which no time's change is worth saying."""
 UNVOUCHED: Final = 3
 """Where equal operators took another time on a shared machine, times that no such operator vouches for are
-judged only beyond so many times that share: what waits or idles is stretched more than what computes."""
+judged only beyond so many times that share. Waiting and idle time is stretched more than compute."""
 EQUAL: Final = 1e-9
 """Sums over ranks of whole numbers, divided by their count, agree to that."""
 
@@ -68,7 +68,7 @@ class Rows:
         self, name: str, before: Array | None, after: Array | None, floor: float, *,
         unit: str | None = "ns", pace: tuple[Array, Array] | None = None,
     ) -> Judge:  # fmt: skip
-        """Add a noisy row and return what judges it; None where it is not known.
+        """Add a noisy row and return what judges it; None if it is not known.
 
         `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each
         step of each run; the row is judged against that, which takes out what all rows have in common.
@@ -99,7 +99,7 @@ class Rows:
     ) -> Judge:  # fmt: skip
         """Add a row without noise: compared as it is where no run varies, else like a time; None unknown.
 
-        `scale`: what the figures after are times, for another amount of work a step; a figure that is the
+        `scale`: what the figures after are times, for another amount of work a step. A figure that is the
         same a step, or the same for equal work, is no change. `at_least`: see `Change`.
         """
         if before is None or after is None:

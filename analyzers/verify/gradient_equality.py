@@ -6,9 +6,9 @@ gradient's norm: 3.5e-4 for float32, 8.8e-2 for bfloat16 (why: see the gradient 
 is zero but for rounding is held to eps times the root mean square of all gradients. Each optimizer step
 builds on the rounding of the one before: the tolerance grows by `GROWTH` a step, up to `MOST`.
 
-Real mistakes are far outside: a reduction missing over n ranks is off by (n - 1)/n or by about sqrt(1 -
-1/n), a doubled one by 1. The distance is estimated from the eight numbers of a sketch, and may be off by a
-factor of three: nothing beside the three orders of magnitude between rounding in float32 and a mistake, and
+Real mistakes are far outside: a reduction missing over n ranks is off by (n - 1)/n or by about sqrt(1 - 1/n),
+a doubled one by 1. The distance is estimated from the eight numbers of a sketch, and may be off by a factor
+of three. That is little next to the three orders of magnitude between rounding in float32 and a mistake, and
 less than the one order in bfloat16.
 """
 

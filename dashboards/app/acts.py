@@ -1,9 +1,9 @@
 """What a reader did since the page's last answer, whatever event brought the question.
 
-A browser drops the answer to an older question where a newer one of the same callback is asked, and tells
-the newer one only its own cause: a bill that comes in would end a click, or leave a field empty while a
-filter is in force. So the page keeps what the last answer had heard, each question is compared with it, and
-what differs is what the reader did.
+A browser drops the answer to an older question where a newer one of the same callback is asked, and the newer
+one knows only its own cause. A bill that comes in would end a click, or leave a field empty while a filter is
+in force. So the page keeps what the last answer had heard, each question is compared with it, and what
+differs is what the reader did.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The server's Dash app behind its guard: `shardtoll serve` gives it reports and a socket.
 
-Every view is drawn by the page's own script from the same figure, so there is one drawing of each: markup,
+Every view is drawn by the page's own script from the same figure, so there is one drawing of each. Markup,
 figures and script are the page's, sent as answers and static files. Dash does what the page cannot: filters,
 the list of runs, following a run that grows, and links. A second drawing in Dash's graphs would need its own
 hover texts, marks and colours, and a round trip to the server for every finding that is picked.

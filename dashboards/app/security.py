@@ -71,8 +71,8 @@ class Guard:
     def __init__(self, inner: Wsgi, policy: str, hosts: Iterable[str], token: str | None = None) -> None:
         """Let requests to `hosts` through, those with `token` only where there is one.
 
-        Without a token a host must be one of these names; with one, literal addresses are let through too:
-        who listens on all addresses cannot name them, and no DNS stands between them and a browser.
+        Without a token a host must be one of these names; with one, literal addresses are let through too. A
+        server on all addresses cannot name them, and no DNS stands between them and a browser.
         """
         self._inner = inner
         self._policy = policy

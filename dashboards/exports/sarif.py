@@ -28,7 +28,7 @@ ROOT: Final = "%SRCROOT%"
 """What SARIF calls the folder that relative paths start at; readers put the repository there."""
 ENDS: Final = "%PATHENDS%"
 """What paths start at that may be ends of longer ones. It has no URI: a reader that minds bases (VS Code's)
-looks for a file that ends so, or asks; GitHub takes every relative path as one from the repository's root."""
+looks for a file that ends so, or asks. GitHub takes every relative path as one from the repository's root."""
 KEPT: Final = 2
 """Parts that capture keeps of a path outside the folder that the job ran in."""
 _BASES: Final = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.drawn import drawn_ns, words
-from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, worth_showing
+from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, worth_showing
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report
@@ -22,6 +23,8 @@ LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
 DIVIDED: Final = ("compute", "schedule")
 """Families of findings whose tolls are compute and idle time."""
+HIDING: Final = ("exposed-communication", "serialized-collectives")
+"""Kinds whose fix hides transfers behind compute; other fixes leave them out."""
 _BETWEEN: Final = "outside forward, backward, optimizer"
 
 
@@ -53,7 +56,7 @@ def bars(report: Report) -> list[Bar]:
     Each rank beside a mean has a word for why it stands there. A few ranks are all shown.
     """
     times = step_times.rank_times(report)
-    late = waited_for(report)
+    late = tuple(dict.fromkeys((*waited_for(report), *slow_stages(report))))
     marks = marks_of(report, times) if late or (len(times) > 1 and not _alike(times)) else {}
     shown, rest = step_times.fold(times, max(RANKS, len(late) + 1), first=late)
     if rest is not None:
@@ -84,13 +87,22 @@ def waited_for(report: Report) -> tuple[int, ...]:
     return tuple(dict.fromkeys(late))[:RANKS]
 
 
+def slow_stages(report: Report) -> tuple[int, ...]:
+    """Return the rank that a finding on the screen names for the slowest stage of a pipeline; else empty."""
+    findings = [row.finding for row in worth_showing(report)]
+    uneven = [finding.ranks for finding in findings if finding.kind == "pipeline-imbalance"]
+    return uneven[0] if uneven and len(uneven[0]) == 1 else ()
+
+
 def marks_of(report: Report, times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
     """Return ranks -> the word to stand by their name: the ranks to look at.
 
-    They are the late ranks if there are any. The slowest is often another one, which waits for them longest.
+    They are late ranks, and the slowest stage of a pipeline, if there are any. The slowest rank is often
+    another one, which waits for them longest.
     """
-    late = waited_for(report)
-    return {(rank,): "late" for rank in late} if late else step_times.marks(times)
+    named: dict[tuple[int, ...], str] = {(rank,): "slowest stage" for rank in slow_stages(report)}
+    named |= {(rank,): "late" for rank in waited_for(report)}
+    return named or step_times.marks(times)
 
 
 def _alike(times: Sequence[RankTime]) -> bool:
@@ -121,7 +133,7 @@ def run_line(report: Report, width: int | None = None) -> str:
     mesh = mesh_words(run)
     parts = [
         *(summary.forecast_of(run) or few, run.device, backend, hosts, mesh),
-        summary.levels(report) or human.plural(summary.step_count(report), "step"),
+        summary.levels(report) or _steps(report),
         f"fabric {report.fabric.name}",
     ]
     for spare in (backend, hosts, mesh):
@@ -129,7 +141,27 @@ def run_line(report: Report, width: int | None = None) -> str:
         if width is None or len(line) <= width:
             return line
         parts = [part for part in parts if part is not spare]
+    if width is not None and len(" · ".join(part for part in parts if part)) > width:
+        parts = [_steps(report, brief=True) if part == _steps(report) else part for part in parts]
     return " · ".join(part for part in parts if part)
+
+
+def _steps(report: Report, *, brief: bool = False) -> str:
+    """Return how many steps are on record, if a trace marks none of them, and if it begins within one.
+
+    `brief`: without who begins there.
+    """
+    steps = human.plural(summary.step_count(report), "step")
+    whole = "no marks" if brief else "no marks: the whole trace"
+    said = [whole] if any(each.kind == "no-steps" for each in report.notices) else []
+    torn = sorted({notice.rank for notice in report.notices if notice.kind == "launches-unseen"})
+    if torn and brief:
+        said.append("cut in mid-step")
+    elif torn:
+        every = len(torn) == len(report.run.ranks_seen)
+        begins = "begins" if len(torn) == 1 or every else "begin"
+        said.append(f"{begins if every else f'{human.ranks(torn)} {begins}'} in mid-step")
+    return f"{steps} ({', '.join(said)})" if said else steps
 
 
 def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
@@ -143,9 +175,13 @@ def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
     known = {name: _figure(name, getattr(finding, f"{name}_ns")) for name in _known(finding)}
+    hidden = " (hidden)" if beyond_floor(finding) == "hidden" else ""
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
         known["toll"] = f"{known['toll']} (within noise)"
-    return [" · ".join(known[name] for name in names) for names in figure_names(finding)]
+    return [
+        " · ".join(known[name] for name in names) + (hidden if "floor" in names else "")
+        for names in figure_names(finding)
+    ]
 
 
 def figure_names(finding: Finding) -> list[tuple[str, ...]]:
@@ -165,6 +201,37 @@ def _figure(name: str, value_ns: int) -> str:
     return f"{name} {human.duration(value_ns)}" if value_ns or name != "saving" else "no saving alone"
 
 
+def beyond_floor(finding: Finding) -> str | None:
+    """Return how a saving exceeds the toll above its floor: `hidden` or `left out`; None if it does not."""
+    toll, floor, saving = finding.toll_ns, finding.floor_ns, finding.saving_ns
+    if toll is None or not floor or not saving or saving - (toll - floor) <= LEAST_SHARE * saving:
+        return None
+    return "hidden" if finding.kind in HIDING else "left out"
+
+
+def more_like(row: Row, report: Report) -> str | None:
+    """Return what is said of the findings that share the row of the first; None if it stands alone.
+
+    Their tolls are of the ranks where each is largest, and never more together than one rank loses.
+    """
+    if not row.more:
+        return None
+    every = [row.finding, *row.more]
+    times = step_times.rank_times(report)
+    longest = max((time.step_ns for time in times), default=math.inf)
+    bounds = [each for each in report.overlaps if set(row.numbers) <= set(each.findings)]
+    costs = [each.most_ns for each in bounds if not each.saved]
+    toll = min([sum(finding.toll_ns or 0 for finding in every), longest, *costs])
+    figures = [f"toll {human.duration(toll)}"]
+    savings = [finding.saving_ns for finding in every]
+    if any(savings):
+        capped = [each.most_ns for each in bounds if each.saved]
+        figures.append(f"saving {human.duration(min([sum(each or 0 for each in savings), *capped]))}")
+    numbers = human.runs(row.numbers[1:])
+    word = "finding" if len(row.more) == 1 else "findings"
+    return f"{len(row.more)} more like it ({word} {numbers}), together at most {', '.join(figures)}"
+
+
 def place(finding: Finding, report: Report) -> str:
     """Return the part of a finding's place that tells most, and which ranks if not all."""
     if finding.kind == "straggler" and len(finding.ranks) == 1:
@@ -182,7 +249,8 @@ def _late_place(finding: Finding, report: Report) -> str:
     run, (rank,) = report.run, finding.ranks
     named = dict(zip(run.ranks_seen, run.rank_hosts, strict=False)) if len(run.hosts) > 1 else {}
     host = f" on {named[rank]}" if named.get(rank) else ""
-    return f"{finding.where.phase or 'whole step'}, rank {rank}{host}"
+    phase = f"{finding.where.phase}, " if finding.where.phase else ""
+    return f"{phase}rank {rank}{host}: others wait"
 
 
 def remedy(finding: Finding, room: int = CLAUSE) -> str:

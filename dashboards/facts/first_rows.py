@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,6 +14,7 @@ from shardtoll.ledger.words import human
 FINDINGS: Final = 5
 LEAST_SHARE: Final = 0.01
 """Parts that take less of the step are left to the step table."""
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*(?: ?(?:[kMGT]?B|ns|µs|ms|s|%)\b)?")
 _NAMED: Final = 2
 """Parameters of a row that are named; the others are counted."""
 
@@ -27,6 +29,8 @@ class Row:
     """Their numbers on the bill, which counts from 1."""
     parameters: tuple[str, ...] = ()
     """Their parameters, if they are several."""
+    more: tuple[Finding, ...] = ()
+    """Further findings that cost time, of the same kind and remedy: they differ in place and numbers."""
 
     @property
     def number(self) -> int:
@@ -46,15 +50,20 @@ class Row:
 def rows(findings: Sequence[Finding]) -> list[Row]:
     """Return the findings in the order of the bill; those of one cause and place share the row of the first.
 
-    A finding that costs time has a row of its own: its toll and saving are its own too.
+    Findings that cost time share one if kind and remedy are the same, but for numbers and names of code.
+    A late rank has a row of its own: who it is matters.
     """
     alike: dict[Hashable, list[int]] = {}
     for number, finding in enumerate(findings, start=1):
         alike.setdefault(_cause(finding) or number, []).append(number)
     made = []
     for numbers in alike.values():
+        first, *others = (findings[number - 1] for number in numbers)
+        if first.toll_ns is not None:
+            made.append(Row(first, tuple(numbers), more=tuple(others)))
+            continue
         names = [findings[number - 1].where.parameter or "" for number in numbers]
-        made.append(Row(findings[numbers[0] - 1], tuple(numbers), tuple(names) if len(names) > 1 else ()))
+        made.append(Row(first, tuple(numbers), tuple(names) if len(names) > 1 else ()))
     return made
 
 
@@ -69,7 +78,13 @@ def worth_showing(report: Report) -> list[Row]:
     first = every[:FINDINGS]
     if largest is not None and not any(largest in row.numbers for row in first):
         first[-1] = next(row for row in every if largest in row.numbers)
-    return [row for row in first if row.number in (1, largest) or _worth(row.finding, longest)]
+    return [
+        row
+        for row in first
+        if 1 in row.numbers
+        or largest in row.numbers
+        or any(_worth(finding, longest) for finding in (row.finding, *row.more))
+    ]
 
 
 def largest_toll(findings: Sequence[Finding]) -> int | None:
@@ -86,11 +101,13 @@ def _worth(finding: Finding, longest: float) -> bool:
 def _cause(finding: Finding) -> Hashable:
     """Return what findings of one row have in common; None for one that shares its row with no other."""
     where = finding.where
-    if where.parameter is None or finding.toll_ns is not None:
-        return None
     remedy = finding.remedy.text if finding.remedy else ""
-    for name in (where.parameter, where.module or ""):
+    for name in (where.parameter, where.module, where.source):
         remedy = remedy.replace(f"`{name}`", "`").replace(name, "") if name else remedy
+    if finding.toll_ns is not None:
+        return None if finding.kind == "straggler" or not remedy else (finding.kind, _NUMBER.sub("", remedy))
+    if where.parameter is None:
+        return None
     place = replace(where, parameter=None, module=None)
     return (finding.kind, finding.severity, finding.cause, finding.ranks, place, remedy)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.drawn import UNATTRIBUTED
+from shardtoll.dashboards.facts.first_facts import beyond_floor
 from shardtoll.ledger import Finding, Report
 
 _FIGURES: Final = ("toll", "floor", "saving")
@@ -18,7 +19,8 @@ _WORDS: Final = (
     (_COST, "transfers at best", "the fix's gain"),
     ("cost per step, worst rank", "transfers at best", "fix's gain"),
     ("cost per step", "transfers at best", "fix's gain"),
-    ("cost per step", "at best", "gain"),
+    ("cost per step", "transfers at best", "gain"),
+    ("cost per step", "least time", "gain"),
 )
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
 
@@ -41,12 +43,17 @@ def legend(
     names.
     """
     line = None
+    above = sorted({how for finding in findings if (how := beyond_floor(finding)) is not None})
     for words in _WORDS:
         meanings = dict(zip(_FIGURES, words, strict=True))
         if "toll" in names and longer_than_shown(report, findings):
             meanings["toll"] += f"; {_ALL_STEPS}"
         elif "toll" in names and exceed(report, findings):
             meanings["toll"] += f"; {_APART}"
+        if any(finding.saving_ns and finding.replayed is None for finding in findings):
+            meanings["saving"] += " at most"
+        if "floor" in names and above:
+            meanings["floor"] += f", unless {' or '.join(above)}"
         line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
         if width is None or len(line) <= width:
             break

@@ -89,9 +89,15 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     if not any(finding.toll_ns for finding in above):
         return []
     finding = report.findings[largest - 1]
-    lower = any(each.toll_ns and each.severity != finding.severity for each in above)
-    why = f"{finding.severity}s stand below warnings" if lower else "larger savings stand first"
-    return [f"Finding {largest} has the largest toll, {human.duration(finding.toll_ns)}: {why}."]
+    most = max(each.saving_ns or 0 for each in above)
+    if finding.saving_ns is not None and finding.saving_ns < most:
+        why = f"but its fix saves at most {human.duration(finding.saving_ns)}" if finding.saving_ns else ""
+        why = why or "but its fix alone saves nothing"
+    elif finding.severity == "info":
+        why = "but may be by design: it is an info"
+    else:
+        why = "but the fixes of findings above it save more"
+    return [f"Finding {largest} has the largest toll, {human.duration(finding.toll_ns)}, {why}."]
 
 
 def on_the_bill(report: Report) -> list[str]:

@@ -14,8 +14,8 @@ _NAME: Final = 30
 def mesh_words(run: Run) -> str | None:
     """Return `mesh dp=2 x tp=4`; None without a mesh.
 
-    Dimensions whose product is not the number of ranks are no grid of them: those of several meshes share
-    ranks, as expert parallelism does with data parallelism, and others reach a part of the ranks only.
+    Dimensions whose product is not the number of ranks are no grid of them. Those of several meshes share
+    ranks, as expert parallelism does with data parallelism. Others reach a part of the ranks only.
     """
     if not run.mesh:
         return None

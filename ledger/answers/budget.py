@@ -160,8 +160,8 @@ def matches(pattern: str, name: str) -> bool:
 def glob(pattern: str, text: str) -> bool:
     """Return whether the text is the pattern with each `*` replaced by any letters, or none.
 
-    The first place where a piece fits is as good as any later one, so this never goes back: a budget may
-    come from anywhere, and a regular expression of many `*` would take for ever.
+    The first place where a piece fits is as good as any later one, so this never goes back. A budget may come
+    from anywhere, and a regular expression of many `*` would take for ever.
     """
     head, *pieces = pattern.split("*")
     if not pieces:

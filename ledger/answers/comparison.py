@@ -44,7 +44,7 @@ class Change:
 
     @property
     def difference(self) -> float | None:
-        """After less before; None where one is unknown or a lower bound."""
+        """After less before; None if one is unknown or a lower bound."""
         if self.before is None or self.after is None or any(self.at_least):
             return None
         return self.after - self.before
@@ -65,18 +65,18 @@ class Batch:
     rows_of: str | None
     """What that was read from."""
     ranks: int | None
-    """Ranks with data of their own; None where nothing tells (then all ranks are taken to have it)."""
+    """Ranks with data of their own; None if nothing tells (then all ranks are taken to have it)."""
     micro_batches: int | None
     """Batches that a DataLoader gave per step and rank, or forward passes."""
     tokens: int | None = None
     """Tokens of a rank's micro-batch; None unknown, and where they differ from step to step."""
 
     def effective(self, world_size: int) -> int | None:
-        """Return the samples of a step; None where a part is unknown."""
+        """Return the samples of a step; None if a part is unknown."""
         return self._whole(self.rows, world_size)
 
     def effective_tokens(self, world_size: int) -> int | None:
-        """Return the tokens of a step; None where a part is unknown."""
+        """Return the tokens of a step; None if a part is unknown."""
         return self._whole(self.tokens, world_size)
 
     def _whole(self, one: int | None, world_size: int) -> int | None:
@@ -172,7 +172,7 @@ class Cause:
     change_ns: float
     """What it adds to a step; negative where it takes away."""
     share: float | None
-    """Of the step's change; None where that is too small to be divided."""
+    """Of the step's change; None if that is too small to be divided."""
     certain: bool
     """Its own time changed beyond noise."""
 
@@ -192,7 +192,7 @@ class Scaling:
 
     kind: Literal["strong", "weak", "given", "batch", "unknown"]
     """strong: the same work in all. weak: the same a rank. given: as the user says. batch: by effective
-    batches that are neither. unknown: nothing tells; the figures are then those of strong scaling."""
+    batches that are neither. unknown: nothing tells. The figures are then those of strong scaling."""
     ranks: tuple[int, int]
     """Of the run with fewer ranks, of the one with more."""
     smaller_is: Literal["before", "after"]
@@ -253,9 +253,9 @@ class Comparison:
     unexplained_ns: float | None
     """The step's change less all causes."""
     machine: Machine | None
-    """None where too few operators are on record in both."""
+    """None if too few operators are on record in both."""
     scaling: Scaling | None
-    """None where the runs have equally many ranks."""
+    """None if the runs have equally many ranks."""
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
     notes: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Where what stands in a flight file: one file of fixed size a rank, written in place while the rank runs.
 
-All that the training thread writes for a collective is its entry in the ring, which begins and ends with
-the same number: a reader knows a torn entry by its two ends. The words are the watchdog's. Texts lie in
-slots with a length and a checksum. Times are monotonic ns of the host.
+All that the training thread writes for a collective is its entry in the ring, which begins and ends with the
+same number. A reader knows a torn entry by its two ends. The words are the watchdog's. Texts lie in slots
+with a length and a checksum. Times are monotonic ns of the host.
 
 Head, words, ring, groups, texts and two stack slots follow each other; all numbers are little-endian.
 """

@@ -138,7 +138,7 @@ class JournalTail:
     """Reads a journal that is still being written: each time only what was appended since.
 
     Every message of the stream tells its own length, so the place after the last whole one is where to go
-    on; half a message at the end is read again when it is whole.
+    on. Half a message at the end is read again when it is whole.
     """
 
     def __init__(self, table: str, path: Path) -> None:

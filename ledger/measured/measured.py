@@ -112,7 +112,7 @@ def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
 def level(points: Sequence[CurvePoint]) -> tuple[int, int] | None:
     """Return the first and the last size of the longest stretch of one and the same time; sizes above 0.
 
-    None where no stretch reaches further than `LEVEL` times its first size. Medians that do not rise with
+    None if no stretch reaches further than `LEVEL` times its first size. Medians that do not rise with
     the message are made equal by `summarize`: the noise there is larger than what the size costs.
     """
     above = (point for point in points if point.message_bytes > 0)
@@ -150,11 +150,11 @@ def _bands(samples: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     """Return for each size the interval that holds `_MEANT` of samples to come, when they are as those seen.
 
     Of n + 1 samples in random order the next is below the k-th smallest of n with a chance of k / (n + 1).
-    Delays are mostly of the machine and not of the size: the upper end is a size's least time and a
-    quantile of how far samples of it and its neighbours lie above their least, in ns or in shares,
-    whichever is less; but no less than its own samples say. The lower end has little room, as nothing is
-    quicker than undisturbed: where there are too few samples for its quantile, it lies below the least as
-    the least lies below the next, or a little further.
+    Delays are mostly of the machine and not of the size: the upper end is a size's least time and a quantile
+    of how far samples of it and its neighbours lie above their least. That is taken in ns or in shares,
+    whichever is less, but no less than its own samples say. The lower end has little room, as nothing is
+    quicker than undisturbed. If there are too few samples for its quantile, it lies below the least as the
+    least lies below the next, or a little further.
     """
     least = [min(times) for times in samples]
     bands = []

@@ -88,15 +88,15 @@ class Run:
     epoch_ns: int = 0
     """Unix time in ns that every `start_ns` counts from."""
     ranks_per_host: int | None = None
-    """Ranks that share a host; None where unknown or uneven."""
+    """Ranks that share a host; None if unknown or uneven."""
     rank_hosts: tuple[str | None, ...] = ()
-    """Host of each rank in `ranks_seen`, None where unknown; empty where no rank's is known."""
+    """Host of each rank in `ranks_seen`, None if unknown; empty where no rank's is known."""
     nccl_version: str | None = None
-    """Version of NCCL (or RCCL), as `2.27.3`; None where unknown or not used."""
+    """Version of NCCL (or RCCL), as `2.27.3`; None if unknown or not used."""
     machine: str | None = None
-    """What a host of the job says of its make and network, as `p5.48xlarge; 32x efa`; None where unknown."""
+    """What a host of the job says of its make and network, as `p5.48xlarge; 32x efa`; None if unknown."""
     cores: int | None = None
-    """CPU cores that the ranks of one host may run on together, on the host with fewest; None where
+    """CPU cores that the ranks of one host may run on together, on the host with fewest; None if
     unknown."""
     core_ids: tuple[int, ...] = ()
     """Those that this rank may run on, in the record of one rank; empty in that of several."""
@@ -110,7 +110,7 @@ class Run:
     """Devices that a rank sees on its host; there may be more."""
     workload: Workload | None = None
     """What the job does, as a trace shows it: a backward or optimizer, or an engine of inference without
-    either; None where neither shows."""
+    either; None if neither shows."""
     gpu: str | None = None
     """The GPU that a dry run was made for, a key of the GPU table as `h100-sxm`, or the name that its file
     gives it; None of other runs."""
@@ -121,7 +121,7 @@ class Run:
     fabric_toml: str | None = None
     """The figures of that fabric as TOML, if it came from a file; None if it is a shipped one."""
     allocator_settings: str | None = None
-    """How a dry run's program sets torch's CUDA allocator, as PYTORCH_ALLOC_CONF has it; None where it does
+    """How a dry run's program sets torch's CUDA allocator, as PYTORCH_ALLOC_CONF has it; None if it does
     not, and of other runs."""
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class Group:
     ranks: tuple[int, ...]
     """Global ranks, in group order."""
     mesh_dim: str | None = None
-    """Mesh dimension this group spans, as `tp` or `dp`; None where there is none."""
+    """Mesh dimension this group spans, as `tp` or `dp`; None if there is none."""
     backend: str | None = None
     description: str | None = None
 
@@ -260,7 +260,7 @@ class Collective:
     group_size: int
     mesh_dim: str | None
     seq: int | None
-    """The group's own sequence number of this collective; None where unknown."""
+    """The group's own sequence number of this collective; None if unknown."""
     op: str
     """One of `volume.OPS`, or another name where the op is not known to us."""
     dtype: str | None
@@ -303,7 +303,7 @@ class Collective:
     floor_ns: int | None = None
     """At most one of twenty sound transfers takes less on the fabric; `expected_ns` is the usual time."""
     stream: int | None = None
-    """Device stream it ran on; None where unknown or not on a device."""
+    """Device stream it ran on; None if unknown or not on a device."""
     kernel: str | None = None
     """Name of the device kernel or transport span that carried it, where a trace shows one."""
     output_hash: int | None = None
@@ -312,11 +312,11 @@ class Collective:
     A copy of the whole, as a gather along another dimension than the first makes, stands for the result."""
     used_bytes: int | None = None
     """Bytes of the result that operators of this rank read in the rest of the step, bytes read twice
-    counted once; None unknown, of a gather also where a part of another rank's was read but not all."""
+    counted once. None unknown, of a gather also where a part of another rank's was read but not all."""
     used_by: str | None = None
     """The first operator that read the result or took a part of it, as `aten.slice.Tensor`."""
     cut_from_hash: int | None = None
-    """Fingerprint of what this rank cut its input from, in equal parts; None where none is known."""
+    """Fingerprint of what this rank cut its input from, in equal parts; None if none is known."""
     optimizer_steps: int | None = None
     """How many optimizer steps this rank had finished in the audit when it was issued; None unknown, or
     in the midst of one, as in a closure."""
@@ -324,11 +324,11 @@ class Collective:
     """How many backwards of this rank had begun, in the audit, with gradients cleared since the one before,
     when it was issued; None unknown."""
     of_values: bool | None = None
-    """Whether it moves the values of `parameter`, and not its gradient; None where no tensor tells."""
+    """Whether it moves the values of `parameter`, and not its gradient; None if no tensor tells."""
     operand: str | None = None
     """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
     number_sent: float | None = None
-    """What was sent, where that is one float32; None where it is more, not finite or not known."""
+    """What was sent, where that is one float32; None if it is more, not finite or not known."""
     number_received: float | None = None
     """The result, where it is one float32."""
     input_content: int | None = None
@@ -366,7 +366,7 @@ class Collective:
     """The part of `exposed_ns` beyond the transfer: waiting for a late rank that no compute hid."""
     library: str | None = None
     """`package/file.py:line (function)` of the innermost frame of an installed library, torch apart, that the
-    user's line at `source` called; None where it calls none."""
+    user's line at `source` called; None if it calls none."""
     all_used: bool | None = None
     """Of DDP's map of used parameters: whether this rank's backward reached them all. None of all else, and
     where unknown."""
@@ -461,13 +461,13 @@ class Compute:
     replicated_over: str | None = None
     """Mesh dims, comma separated, on which every DTensor input was Replicate."""
     input_hash: int | None = None
-    """Fingerprint of all tensor inputs; None where not taken."""
+    """Fingerprint of all tensor inputs; None if not taken."""
     output_hash: int | None = None
     constant: bool = False
     """An operand (no bias) or the output holds one value or a few throughout, NaN or infinity: equality then
     proves nothing."""
     moved_bytes: int | None = None
-    """Least bytes it must read and write: each operand once; None where not taken."""
+    """Least bytes it must read and write: each operand once; None if not taken."""
     non_finite: str | None = None
     """`input` if an operand holds NaN or infinity, `output` if the result alone does; of an optimizer
     `input` for gradients, `output` for parameters, `left-out` if a gradient scaler keeps it from using such
@@ -489,12 +489,12 @@ class Count:
     rank: int
     group: str
     issued: int | None
-    """Growth of the group's own sequence number over the step; None where it cannot be read."""
+    """Growth of the group's own sequence number over the step; None if it cannot be read."""
     recorded: int
     """What our records of this group account for in that number."""
     other_thread: bool | None = None
     """Whether a thread beside the training one has used the group by then: its calls may be counted in one
-    step and recorded in the next. None where older versions did not say."""
+    step and recorded in the next. None if older versions did not say."""
 
     def __post_init__(self) -> None:
         _require_not_negative(self, "issued", "recorded")

@@ -17,7 +17,7 @@ def exposure_told(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the rows of the steps' table whose `exposed_comm_ns` is known, in no order.
 
     Left out are rows of watched steps that say 0 while a collective of theirs has no known exposed time, or
-    was counted by its group and is not on record: in such a step nothing told of the waiting.
+    was counted by its group and is not on record. In such a step no record shows the waiting.
     """
     steps = tables["steps"]
     said = pc.and_(_watched(steps), pc.equal(steps.column("exposed_comm_ns"), literal(0)))

@@ -32,10 +32,9 @@ class Value:
     `shard`: this rank's part of a sharded parameter before the first step. `UNASKED` names those two: they
     need no check.
 
-    The sketch is linear and counts by *global* position: the sketches of a tensor's shards add up to
-    that of the whole, the sketches of parts of a sum to that of the sum, and the difference of two
-    sketches is that of the difference; the mean square of a sketch's numbers estimates the tensor's sum of
-    squares.
+    The sketch is linear and counts by *global* position: the sketches of a tensor's shards add up to that of
+    the whole, and those of parts of a sum to that of the sum. The difference of two sketches is that of the
+    difference. The mean square of a sketch's numbers estimates the tensor's sum of squares.
     """
 
     step: int | None
@@ -60,7 +59,7 @@ class Value:
     constant: bool
     """It holds one value throughout: equality then proves little. Of a shard also a few values, or NaN."""
     square: float | None
-    """Sum of squares of what this rank holds; None where not finite or not of numbers."""
+    """Sum of squares of what this rank holds; None if not finite or not of numbers."""
     may_leave_out: bool | None = None
     """Of a gradient: a gradient scaler has told the optimizer to leave the step out if one is not finite, or
     was at work while no optimizer was about to use it. Of a loss: a scaler was at work."""
@@ -103,11 +102,11 @@ class Parameter:
     """Elements on this rank."""
     requires_grad: bool
     has_grad: bool | None
-    """Whether it had a gradient when the optimizer last stepped; None where no optimizer did."""
+    """Whether it had a gradient when the optimizer last stepped; None if no optimizer did."""
     placements: str | None = None
     mesh_dims: str | None = None
     wrapper: str | None = None
-    """What reduces its gradient by itself: `DDP`, `FSDP1`, `FSDP2`; None where nothing does."""
+    """What reduces its gradient by itself: `DDP`, `FSDP1`, `FSDP2`; None if nothing does."""
     group: str | None = None
     """Process group over which the wrapper reduces it."""
     reduced_by_wrapper: bool | None = None
@@ -115,7 +114,7 @@ class Parameter:
     tied_to: str | None = None
     """First name of the same parameter."""
     checked_right: bool | None = None
-    """Whether each `check_gradients` in the audit found its gradient right; None where none compared it."""
+    """Whether each `check_gradients` in the audit found its gradient right; None if none compared it."""
 
     def __post_init__(self) -> None:
         if self.numel < 0:

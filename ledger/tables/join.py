@@ -37,7 +37,7 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     """Return the live ledger of one rank with what the trace of `steps` adds.
 
     Every live record keeps its cause. Where live capture did not time operators (an accelerator), the
-    step's split and its collectives' start, duration and exposed time are the trace's; a collective that
+    step's split and its collectives' start, duration and exposed time are the trace's. A collective that
     only the trace has gets a row without a cause, so that shares still add up. Elsewhere only what was
     unknown is filled in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept
     split has of them.

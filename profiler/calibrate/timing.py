@@ -44,8 +44,8 @@ def wait_for_all(device: torch.device) -> None:
 def time_once(case: Case, device: torch.device) -> tuple[int, int]:
     """Return when this rank began one collective and when it was done with it, in ns of its own clock.
 
-    On an accelerator several calls in a row are timed by its own events, as nccl-tests does, and what
-    counts is one call's share: launching the first is then not in the time of a short message.
+    On an accelerator several calls in a row are timed by its own events, as nccl-tests does, and one call's
+    share counts. Launching the first is then not in the time of a short message.
     """
     wait_for_all(device)
     if device.type != "cuda":

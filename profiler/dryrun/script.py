@@ -17,7 +17,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
     """Return the ledger of the script's recorded steps.
 
     Raises UsageError where the script cannot be read, fails, ends without enough optimizer steps, or
-    makes no process group for a job of more than one rank; the message names the script's own line.
+    makes no process group for a job of more than one rank. The message names the script's own line.
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")

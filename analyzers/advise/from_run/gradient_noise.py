@@ -1,8 +1,8 @@
 """The gradient noise scale of a run whose checks recorded its gradients, from one step to the next.
 
 McCandlish et al. (arXiv 1812.06162) estimate it from gradients of a small and a large batch. Gradients of two
-steps tell the same: |g|^2 holds the signal and the noise of one batch, and the product of two of them the
-signal alone, for their noises are independent. Each is taken by its own norm, as clipping, a gradient scaler
+steps tell the same: |g|^2 holds the signal and the noise of one batch. The product of two of them holds the
+signal alone, as their noises are independent. Each is taken by its own norm, as clipping, a gradient scaler
 and a model that learns change the norms from step to step: what is left is their cosine. Sketches are linear,
 so that it is known from the distance of the two, which the sketches' difference estimates.
 """

@@ -50,9 +50,9 @@ def loader_rates(report: Report) -> tuple[float, float | None] | None:
     """Sequences per second and node that the loaders delivered at least, and can deliver at most.
 
     A rank got `samples` in the time of its steps: the loaders can do that. They may do more if the loop did
-    not wait for them, but no more than the samples by the time that it waited, for workers load beside a
-    step too; None where it never waited. Ranks of one replica read the same sequences, which count once.
-    None if no fetch is on record, the replicas are unknown, or a dry run made it.
+    not wait for them, but no more than the samples by the time that it waited. Workers load during a step
+    too. None if it never waited. Ranks of one replica read the same sequences, which count once. None if
+    no fetch is on record, the replicas are unknown, or a dry run made it.
     """
     if report.run.source == "dry":
         return None

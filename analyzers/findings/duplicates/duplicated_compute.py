@@ -44,8 +44,8 @@ LEAST_SHARE: Final = 0.01
 """Share of the step from which it is a warning."""
 
 LEAST_FLOPS: Final = 0.02
-"""Share of the step's FLOPs from which it is a warning: a small router or head, kept whole on purpose, takes
-less, and in a step of tiny operators any one of them takes 1 % of the time."""
+"""Share of the step's FLOPs from which it is a warning. A small router or head, kept whole on purpose, takes
+less. In a step of tiny operators any one of them takes 1 % of the time."""
 
 
 MEAN: Final = "a mean step, all ranks seen"
@@ -65,7 +65,7 @@ def find(context: Context) -> list[Finding]:
 
     Each operator is counted once: as done again on its own rank, or else by whichever of the two proofs
     shows more ranks. The toll is the mean duration over the ranks, per surveyed step, times (1 - 1/ranks);
-    None where operators have no durations. The counterfactual is each rank doing its share of the work, so
+    None if operators have no durations. The counterfactual is each rank doing its share of the work, so
     the saving is the whole toll; FLOPs are exact sums over the ranks seen.
     """
     frame = keep(context.priced_computes, context.priced_computes["flops"] > 0)

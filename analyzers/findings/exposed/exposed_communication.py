@@ -41,6 +41,9 @@ WARNING_SHARE: Final = 0.1
 """Share of the step from which an accelerator's idling is a warning. On CPUs it stays information:
 transport and training share the cores there, so hiding one behind the other gains little."""
 
+LEAST_HIDING: Final = 0.8
+"""Part of a transfer that compute must be able to hide; otherwise the advice begins with sending less."""
+
 GATHERS: Final = ("all_gather", "gather")
 
 KEYS: Final = ("phase", "modules", "source", "op", "net")
@@ -136,8 +139,8 @@ def find(context: Context) -> list[Finding]:
 
 
 def _floor_ns(line: Line) -> int | None:
-    """Return the floor of a place, None where it is above the toll: of transfers that are partly hidden, or
-    of the few whose floor is known on another rank, it is nothing the toll could be held against."""
+    """Return the floor of a place; None if it is above the toll. Then transfers are partly hidden, or the
+    floor is known of a few on another rank: the toll cannot be compared with it."""
     toll, floor = line.figures["exposed_ns"], line.figures["floor_ns"]
     return None if toll is None or floor is None or floor > toll else floor
 
@@ -227,6 +230,8 @@ def _made(
     if alone is not None:
         saving = min(toll, alone.saving_ns(moving), *(() if free is None else (int(free),)))
         what += ddp_buckets.clause(alone, moving)
+    if free is not None and free < LEAST_HIDING * moving and exposed_remedies.can_only_hide(remedy):
+        remedy = exposed_remedies.sending_less(remedy, duration(free))
     share = _share(context, line)
     waiting = toll - moving
     # Who is late is the straggler's bill; here it only says that a faster network would not help.

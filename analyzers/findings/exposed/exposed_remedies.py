@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.analyzers.findings.needless.latency_bound import TINY_BYTES
@@ -81,12 +81,10 @@ _ADVICE: Final = (
         ddp_causes.DDP,
         "broadcast",
         None,
-        "Survey later steps: DDP agrees on its buckets once, in the first steps, and then this message is "
-        "gone. If a rank is late, the waiting moves to the next collective.",
-        'with audit(model, level="schedule") as session:  # surveys later steps too\n'
-        "    for batch in loader:\n"
-        "        with session.step():\n"
-        "            train_step(batch)",
+        "Ignore this message: DDP agrees on its buckets once, in the first steps, and does not send it "
+        "again. "
+        "Surveys of later steps do not have it. If a rank is late, the waiting moves to the next collective.",
+        '# audit(model, level="schedule") surveys later steps too',
     ),
     *(
         _Advice(
@@ -149,7 +147,8 @@ _ADVICE: Final = (
             "",
             op,
             "backward",
-            "Start the collective as soon as its tensor is ready and wait for it just before its first use.",
+            "Start the collective with async_op=True as soon as its tensor is ready, and wait for it just "
+            "before its first use.",
             f"work = {call(op, asynchronous=True)}\n...  # other work\nwork.wait()",
         )
         for op in CALLS
@@ -159,7 +158,8 @@ _ADVICE: Final = (
             "",
             op,
             None,
-            "Start the collective earlier, asynchronously, and compute something else before waiting for it.",
+            "Start the collective earlier, with async_op=True, and compute something else before waiting "
+            "for it.",
             f"work = {call(op, asynchronous=True)}\n...  # what does not need it\nwork.wait()",
         )
         for op in (*CALLS, None)
@@ -225,6 +225,20 @@ def _buffers(torch: str | None) -> Remedy:
         code=no_buffers(torch),
         counterfactual=COUNTERFACTUAL,
     )
+
+
+def sending_less(async_remedy: Remedy, free: str) -> Remedy:
+    """Return advice for transfers that no compute can hide: `free` is how long it computes, in words."""
+    return replace(
+        async_remedy,
+        text=f"Use a larger batch, or send less (bf16): only {free} of compute could hide this. "
+        f"{async_remedy.text}",
+    )
+
+
+def can_only_hide(given: Remedy) -> bool:
+    """Return whether all that the advice does is to start the collective earlier."""
+    return given.text.startswith("Start the collective")
 
 
 def remedy(

@@ -93,7 +93,7 @@ def pairs(context: Context) -> pd.DataFrame:
 def find(context: Context) -> list[Finding]:
     """Return one finding a pair of ops and groups.
 
-    Toll: the shorter of each pair, per step on the rank where that is most; it is a bound on what running
+    Toll: the shorter of each pair, per step on the rank where that is most. It is a bound on what running
     them side by side saves where they use different links. Whether the second needs the first's result no
     record tells, so the finding is never more than possible.
     """

@@ -35,7 +35,7 @@ def find(context: Context) -> list[Finding]:
     In the optimizer, whose line is the cause and not the module, the layers of a model are one.
 
     Counts, bytes and times are per step, on the rank where they are largest. The counterfactual is the
-    same step without the collective, so the saving is the whole toll; a pending sum has to be reduced
+    same step without the collective, so the saving is the whole toll. A pending sum has to be reduced
     once all the same, so there it is the same reduction at its expected time. A collective may also be
     part of a `latency-bound` finding: those tolls do not add up. `one_line` joins a `redundant-collective`
     of the same rows. The sum over ranks

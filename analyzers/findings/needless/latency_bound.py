@@ -22,7 +22,7 @@ from shardtoll.ledger.words.human import plural as times
 LEAST_MESSAGES: Final = 32
 """Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
 as the norms' gradients of a small sequence-parallel model (two a norm, two norms a block: 10 for 2
-blocks, 18 for 4); the hundreds of a per-parameter loop are what costs."""
+blocks, 18 for 4). The hundreds of a per-parameter loop are what costs."""
 
 TINY_BYTES: Final = 1024
 """Messages up to this take latency alone on any fabric: at 1 GB/s a kilobyte moves in a microsecond."""
@@ -135,9 +135,9 @@ def bursts(context: Context) -> pd.DataFrame:
 def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the collectives with an expected time for tiny messages of which none is known, and `seen_ns`.
 
-    A message of a few bytes is latency on any fabric: where no fabric is known, or this job refuted the one
-    that is guessed, the fastest transfers of such messages seen here tell how long one takes. `seen_ns` is
-    that time where it was taken, else unknown.
+    A message of a few bytes is latency on any fabric. If no fabric is known, or this job refuted the one that
+    is guessed, the fastest transfers of such messages seen here tell how long one takes. `seen_ns` is that
+    time where it was taken, else unknown.
     """
     seen = pd.Series(pd.NA, index=frame.index, dtype="Int64")
     fit = frame["expected_ns"].isna() & (frame["message_bytes"] <= TINY_BYTES).fillna(False)

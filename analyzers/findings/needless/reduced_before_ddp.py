@@ -24,7 +24,7 @@ PHASES: Final = ("backward", "other")
 def reduced_before(context: Context) -> pd.DataFrame:
     """Return the program's own all_reduces of gradients, with `first`: a bucket that reduced them again.
 
-    Proven by values: in each surveyed step all of DDP's buckets were equal on all ranks, while the program's
+    Proven by values: in each surveyed step all of DDP's buckets were equal on all ranks. The program's
     earlier all_reduces of parameters' gradients over the same group sent values that differed, at least as
     many bytes of them. Buckets of a model that is cut by hand, whose backward reduces activations, are equal
     too, and those reductions are needed.

@@ -56,7 +56,7 @@ def repeats(context: Context) -> pd.DataFrame:
     empty shard, spare nothing. Records with no fingerprint and barriers are never repeats.
 
     A wrapper that gathers its parameters again in a later pass (the next micro-batch) trades time
-    for memory on purpose; for causes of FSDP and ZeRO 3 only repeats within one pass are counted. Without a
+    for memory on purpose. For causes of FSDP and ZeRO 3 only repeats within one pass are counted. Without a
     backward between them, as in evaluation, forward passes are told apart by what else was gathered since.
     Fingerprints are taken in surveyed steps only.
 

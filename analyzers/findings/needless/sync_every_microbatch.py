@@ -99,7 +99,7 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which of the unnamed rows can be gradients, by their size and by when they are issued.
 
     A line reduces gradients if it never ran before a backward and reduces at least once as much as the
-    smallest matrix product of backward has elements; smaller ones of the same line are biases. What is
+    smallest matrix product of backward has elements. Smaller ones of the same line are biases. What is
     neither, as a loss, activations or statistics of a batch, is needed on each micro-batch. Nor are what else
     a group reduces gradients where those have their names.
     """

@@ -70,7 +70,7 @@ def wide(context: Context) -> pd.DataFrame:
 
 
 def _narrow(computed: Formats, subject: dict[object, object]) -> tuple[str | None, bool]:
-    """Return the narrow format in which the subject of a collective is computed, None where it is not; and
+    """Return the narrow format in which the subject of a collective is computed, None if it is not; and
     whether only its size can tell that it is one of gradients."""
     op, phase = subject["op"], subject["phase"]
     cause, module, parameter = (text(subject[name]) for name in ("caused_by_op", "module", "parameter"))
@@ -129,8 +129,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group, op, phase, cause and line.
 
     `bytes` are those that the narrow format spares, per surveyed step, on the rank where they are most. The
-    counterfactual is the same step with these collectives in the format of the computation: the part of
-    their own time (waiting left out) that the expected times of both formats say goes with the bytes.
+    counterfactual is the same step with these collectives in the format of the computation. It spares the
+    part of their own time (waiting left out) that the expected times of both formats say goes with the bytes.
     """
     frame = wide(context)
     if frame.empty:

@@ -28,8 +28,8 @@ class Usual:
 def usual(graphs: Sequence[Graph], peers: Mapping[int, tuple[int, ...]]) -> list[dict[int, Usual]]:
     """Return for each graph what ranks without peers usually take; nothing below `FEWEST` steps.
 
-    A step in which all ranks take longer, as with longer sequences, is as long as that for each of them:
-    what is usual is the rank's median over steps, times what the median of the other ranks takes longer.
+    A step in which all ranks take longer, as with longer sequences, is as long as that for each of them.
+    Usual is the rank's median over steps, times what the median of the other ranks takes longer.
     """
     ranks = sorted({rank for graph in graphs for rank in graph.ranks})
     alone = [rank for rank in ranks if not peers.get(rank)]

@@ -1,10 +1,10 @@
 """Replicas that differ on purpose, or may: their values are averaged now and then, or each rank's is its own.
 
-Local SGD has each rank step on its own gradients and averages the parameters every so many steps. What shows
-it is that a message of room for the parameter adds up what is no gradient, over the ranks that differ, and
-that they are equal again after it, bit for bit, and near the mean of what they were. It has to go on until
-the run ends: the steps after the last time are no more than there were between two times. What is less than
-that, as one time alone, a sum of which no look tells that it was divided, or one between steps, may be right.
+Local SGD has each rank step on its own gradients and averages the parameters every so many steps. The proof:
+a message of room for the parameter adds up values that are no gradient, over the ranks that differ. After it
+they are equal again, bit for bit, and near the mean of what they were. It has to go on until the run ends:
+the steps after the last time are no more than there were between two times. What is less than that, as one
+time alone, a sum of which no look tells that it was divided, or one between steps, may be right.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Design:
     """Why replicas differ."""
 
     unless: str | None
-    """What would make it right, in words; None where the records show that it is."""
+    """What would make it right, in words; None if the records show that it is."""
 
 
 def design(context: Context, copies: Replicas) -> Design | None:
-    """Return why these replicas differ on purpose, or may; None where nothing speaks for it."""
+    """Return why these replicas differ on purpose, or may; None if nothing speaks for it."""
     if copies.basis == "placements":
         return None
     judged = [_judge(context, copies, times) for times in _lines(context, copies)]
@@ -75,7 +75,7 @@ def _lines(context: Context, copies: Replicas) -> list[list[Sum]]:
 def _judge(context: Context, copies: Replicas, line: Sequence[Sum]) -> str | None:
     """Return whether a line averages this parameter: `RIGHT`, `WRONG`, in words what would make it right.
 
-    None where it does not, or did not go on. It is right where a look shows the mean, or where there is none
+    None if it does not, or did not go on. It is right where a look shows the mean, or where there is none
     and the message is an average of the values; both need two times.
     """
     table = looks(context).get(copies.name)

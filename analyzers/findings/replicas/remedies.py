@@ -39,15 +39,17 @@ def gradient_remedy(
         )
     if case == "not-finite":
         return Remedy(
-            "Look for an overflow on these ranks alone: float16 without loss scaling, a division by a "
-            "local count of zero, log of an empty shard. Skip the step on all ranks or on none.",
+            "Check torch.isfinite of the gradient, and skip the step on all ranks or on none. These ranks "
+            "alone "
+            "may have float16 without loss scaling, a division by a local count of zero, log of an empty "
+            "shard.",
             f"bad = (~torch.isfinite({parameter(names[0])}.grad)).any().float()\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # then all ranks skip the step, or none",
         )
     return Remedy(
-        "Find why backward misses the parameter on these ranks: detach(), .data, a local shard outside "
-        "autograd, or a branch on the rank. Then reduce the gradient over all replicas, with zeros from "
-        "ranks that have none.",
+        "Search the forward for detach(), .data, a local shard outside autograd, or a branch on the rank: "
+        "backward misses the parameter on these ranks. Then reduce the gradient over all replicas, with "
+        "zeros from ranks that have none.",
         f"parameter = {parameter(names[0])}\n"
         "if parameter.grad is None:\n"
         "    parameter.grad = torch.zeros_like(parameter)\n"
@@ -118,10 +120,10 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
             once_more,
         )
     return Remedy(
-        "Find what else writes the parameter, as its gradients agree. It may be a seed per rank, a "
-        "checkpoint loaded on some ranks, different optimizer states or clipping, random in-place changes. "
-        "Then make "
-        "the values equal once.",
+        "Make the values equal once, then search for other code that writes the parameter: its gradients "
+        "agree. "
+        "It may be a seed per rank, a checkpoint loaded on some ranks, different optimizer states or "
+        "clipping, random in-place changes.",
         once_more,
     )
 

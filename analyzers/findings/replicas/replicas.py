@@ -203,8 +203,8 @@ class _Start:
     def together(self, name: str) -> list[tuple[int, ...]]:
         """Return the sets of ranks that began equal and are no accident.
 
-        What proves little is a replica where the matrices of its module are, and where there are none, as in
-        a norm, where most of the model's matrices are and it is equal too.
+        A value that proves little is a replica if the matrices of its module are. If there are none, as in a
+        norm, it is one if most of the model's matrices are and it is equal too.
         """
         if name not in self.weak:
             return self.equal.get(name, [])

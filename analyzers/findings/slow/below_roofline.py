@@ -67,8 +67,8 @@ class _Part:
 def find(context: Context) -> list[Finding]:
     """Return one finding a group and op whose transfers lie well above the band of sound runs.
 
-    That is judged by the median over all of them; where that is sound, over those of one size (to a factor
-    of two), those of one group, and those with company on the links. Toll: exposed transfer per step, on the
+    The median over all of them is judged. If that is sound, it is that over those of one size (to a factor of
+    two), those of one group, and those with company on the links. Toll: exposed transfer per step, on the
     rank where it is largest; waiting for late ranks is billed as straggler. The counterfactual is the same
     collectives at their expected times; the saving is what of the transfer above those was exposed.
     """
@@ -113,7 +113,7 @@ def _slow_part(context: Context, each: pd.DataFrame) -> _Part | None:
 
 
 def _slow_cells(cell: Floats, ratio: Floats) -> Mask | None:
-    """Return the rows of the cells whose median is slow; None where there is none."""
+    """Return the rows of the cells whose median is slow; None if there is none."""
     by_cell = pd.Series(ratio).groupby(cell)
     middle = by_cell.median()[by_cell.size() >= LEAST_OF_PART]
     in_slow_cell: Mask = np.isin(cell, middle[middle >= 1].index.to_numpy(dtype=np.float64))
@@ -252,8 +252,9 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
         code = likely[0].code or _code(context.ledger.run.backend)
     else:
         advice = (
-            "Look at the transport: waiting for late ranks is not in these times, and no record shows the "
-            "reason. Check that the right interface is used and that no other job shares the link."
+            f"Set {_switch(context.ledger.run.backend)}, and see which interface carries the data: no record "
+            "shows the reason. Waiting for late ranks is not in these times. Check that no other job shares "
+            "the link."
         )
         code = _code(context.ledger.run.backend)
     if not measured:
@@ -267,6 +268,11 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
         code=code,
         counterfactual="the same collectives at their expected times, not their floors",
     )
+
+
+def _switch(backend: str | None) -> str:
+    """Return the setting that chooses or shows the interface."""
+    return "GLOO_SOCKET_IFNAME" if "gloo" in (backend or "") else "NCCL_DEBUG=INFO"
 
 
 def _code(backend: str | None) -> str:

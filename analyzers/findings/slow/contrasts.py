@@ -19,8 +19,8 @@ ALONE: Final = 0.1
 """Below this it has none."""
 
 BY_COMPUTE: Final = 0.6
-"""What an overlap that all the slow ones have explains, without any that have it not: compute takes a part
-of the processors and of the memory's rate, never more than doubles the time."""
+"""How much an overlap explains if all slow transfers have it, and no other shows it without. Compute takes a
+part of the processors and of the memory's rate: it never more than doubles the time."""
 
 
 def contention(of: Slow) -> Reason | None:

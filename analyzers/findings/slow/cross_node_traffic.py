@@ -1,10 +1,10 @@
 """A mesh dimension that spans nodes although another order of the mesh would keep it inside one.
 
-The advice puts another dimension across nodes, so what that one sends has to be known. A dimension that was
-made and of which no record holds a collective is more likely unseen than unused: user buffers, symmetric
-memory and libraries with communicators of their own leave no records, and moving such a dimension out of its
-node would cost far more than is spared. It stays where it is, and nothing is said. Where its collectives are
-on record but no bytes of them in these steps, the finding is possible and says so.
+The advice puts another dimension across nodes, so what that one sends has to be known. A dimension without a
+collective on record is more likely unseen than unused: user buffers, symmetric memory and libraries with
+communicators of their own leave no records. To move such a dimension out of its node would cost far more than
+it spares. It stays where it is, and nothing is said. Where its collectives are on record but no bytes of them
+in these steps, the finding is possible and says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Where
 from shardtoll.ledger.words.human import duration, size, some_time
 
 WORTH: Final = 0.9
-"""Another order has to bring the bytes that cross nodes, or the projected time, below this part; neither may
+"""Another order has to bring the bytes that cross nodes, or the projected time, below this part. Neither may
 grow where both are known and it is the bytes that shrink."""
 
 COLUMNS: Final = (
@@ -75,7 +75,7 @@ class _Order:
     crossing: float
     """Bytes from node to node, of all ranks."""
     projected: Projected | None
-    """Of all collectives; None where the fabric has no rates between nodes."""
+    """Of all collectives; None if the fabric has no rates between nodes."""
 
     @property
     def time_ns(self) -> float | None:

@@ -1,7 +1,7 @@
 """Why transfers are slower than the fabric allows: reasons ranked by what they explain of it.
 
 A reason's score is the part of the time above the prediction that it explains. A contrast (the same
-collectives with and without it) shows that directly; a pattern (the times fit what it would make of them)
+collectives with and without it) shows that directly. A pattern (the times fit what it would make of them)
 could come about by chance, so it counts less.
 """
 
@@ -118,7 +118,7 @@ class Contrast:
 
 
 def contrast(of: Slow, has: Mask, lacks: Mask) -> Contrast | None:
-    """Return how much slower those are that have something; None where there is nothing to compare.
+    """Return how much slower those are that have something; None if there is nothing to compare.
 
     Only sizes (to a factor of two) are compared of which there are enough with and without.
     """

@@ -39,7 +39,7 @@ GUESSED: Final = 1.5
 """What both are multiplied with where a rate of the prediction, or a share of it, is a guess."""
 
 SHARED_CORES_FACTOR: Final = 10.0
-"""The same on CPUs, where ranks share cores with each other and with the transport: a rank that is not
+"""The same on CPUs, where ranks share cores with each other and with the transport. A rank that is not
 scheduled delays a transfer by whole time slices, which says nothing of the fabric."""
 
 COLUMNS: Final = (

@@ -149,7 +149,7 @@ def find(context: Context) -> list[Finding]:
     waiting out. Where ranks p, stages a
     rank v and micro-batches m are known, the saving is what exceeds the ideal bubble, a share of
     (p - 1) / (v m + p - 1) of the step. In an audit a bubble that in some step is hardly more than its ideal
-    is the schedule's own, and no finding unless it is most of the step; a trace's is billed as the idle time
+    is the schedule's own, and no finding unless it is most of the step. A trace's is billed as the idle time
     that it is.
     """
     findings = []

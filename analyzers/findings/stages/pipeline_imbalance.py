@@ -41,7 +41,7 @@ class Imbalance:
     slowest: tuple[int, ...]
     """Rank of the slowest stage, and of other pipelines those whose excess is at least half of its."""
     stage: int | None
-    """Its place in the pipeline, from 0; None where the order of stages is not on record."""
+    """Its place in the pipeline, from 0; None if the order of stages is not on record."""
     stages: int
     slowest_ns: float
     mean_ns: float
@@ -76,7 +76,7 @@ def worst(context: Context) -> Imbalance | None:
     """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small.
 
     By compute; on CPUs, where a stage that waits does so in a receive, also by all that it does between its
-    messages, in its quickest step: Python, sleeping and files make a stage slow as well as operators.
+    messages, in its quickest step. Python, sleeping and files make a stage slow as well as operators.
     """
     # Surveying slows the stage with the most operators, not the one with the most work.
     rows = context.parts_rows
@@ -143,9 +143,12 @@ def clause(imbalance: Imbalance) -> str:
     stage = "" if imbalance.stage is None else f" (stage {imbalance.stage} of 0-{imbalance.stages - 1})"
     if stage and imbalance.per_rank > 1:
         stage = f" ({imbalance.per_rank} of the {imbalance.per_rank * imbalance.stages} stages)"
-    verb = f"{imbalance.verb}s" if len(imbalance.slowest) == 1 else imbalance.verb
+    # Python, sleep and files of a stage on CPUs are no operators: bars show them as idle.
+    verb, outside = ("compute", "") if imbalance.verb == "compute" else ("spend", " outside messages")
+    if len(imbalance.slowest) == 1:
+        verb += "s"
     return (
-        f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} per step, "
+        f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} per step{outside}, "
         f"{duration(imbalance.excess_ns)} beyond the mean stage"
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stalls.stalled import WARNING_SHARE, costs, finding, lost, often
+from shardtoll.analyzers.findings.stalls.stalled import WARNING_SHARE, Lost, costs, finding, lost, often
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.tally import Line, keep, steps_spoken_of, tally
@@ -20,9 +20,12 @@ from shardtoll.ledger.words.human import duration, percent, place, ranks
 LEAST_STEPS: Final = 2
 """Surveyed steps from which a read in each of them is a habit."""
 
+ALONE: Final = 0.5
+"""Share of the step from which one wait in one step is not taken for a habit."""
+
 KEYS: Final = ("call", "phase", "module", "source")
 TEXT: Final = (
-    "Keep values on the device and read them every so many steps. `.item()`, `.cpu()`, printing a tensor, a "
+    "Read values from the device every 100 steps only. `.item()`, `.cpu()`, printing a tensor, a "
     "branch on a tensor's value, `nonzero` and boolean masks all wait for it. `.tolist()` reads many values "
     "at once."
 )
@@ -52,10 +55,30 @@ def find(context: Context) -> list[Finding]:
             f"then idle for {costs(stall)}"
         )
         remedy = _remedy(context, "the same step without these waits")
+        alone = _alone(context, stall)
+        if alone:
+            title += "; one wait in one recorded step may be for work from before the recording"
+            steps = "passes" if context.serves else "steps"
+            first_of_all = f"Record more {steps} first: this one wait may not repeat. "
+            remedy = replace(remedy, text=first_of_all + remedy.text)
         where = replace(first, op=None)
-        made = finding(stall, "host-sync", title, remedy, where=where, saving_ns=stall.lost_ns)
+        made = finding(
+            *(stall, "host-sync", title, remedy),
+            where=where,
+            saving_ns=stall.lost_ns,
+            confidence="possible" if alone else "likely",
+        )
         findings.append(replace(made, places=places if len(places) > 1 else ()))
     return findings + _reads(context)
+
+
+def _alone(context: Context, stall: Lost) -> bool:
+    """Return whether a single wait takes most of the only recorded step: nothing shows that it repeats.
+
+    A trace may begin while the device works on what was launched before, which is then on no record.
+    """
+    once = stall.line.figures["count"] == 1 and stall.steps == 1
+    return once and stall.share > ALONE and context.ledger.run.source == "trace"
 
 
 def _remedy(context: Context, counterfactual: str | None) -> Remedy:

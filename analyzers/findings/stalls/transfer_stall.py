@@ -43,13 +43,13 @@ def _remedy(copy: str) -> Remedy:
     words, against = copy.lower(), "the same copies behind compute"
     if any(each in words for each in SAME_DEVICE):
         return Remedy(
-            "Copy less on the device. Write results where they are used, and avoid `cat`, `clone` and "
-            "`contiguous` of large tensors. Flatten parameters and gradients once, not in each step.",
+            "Write results where they are used, without `cat`, `clone` and `contiguous` of large tensors: "
+            "each copies on the device. Flatten parameters and gradients once, not in each step.",
             "torch.mm(a, b, out=bucket[i])  # instead of bucket[i].copy_(torch.mm(a, b))",
             against,
         )
     pin = (
-        "Pin the memory: pageable memory makes the copy slow and the host wait. "
+        "Pin the memory with pin_memory=True: pageable memory makes the copy slow and the host wait. "
         if "pageable" in words
         else ""
     )

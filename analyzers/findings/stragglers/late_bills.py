@@ -23,8 +23,8 @@ LEAST_SHARE: Final = 0.01
 """Share of the step that the waiting must cost."""
 
 MOST_OF_IT: Final = 0.5
-"""A rank is named when the others' waiting for it is at least this part of all waiting, and 1.5 times
-what it would be if ranks took turns: of two ranks each is last half the time."""
+"""A rank is named when the others' waiting for it is at least this part of all waiting, and 1.5 times what it
+would be if ranks took turns. With two ranks each is last half the time."""
 
 
 def named(rows: pd.DataFrame) -> list[int]:
@@ -44,7 +44,7 @@ class Bill:
     """The waiting that one finding bills."""
 
     rank: int | None
-    """The late rank; None where ranks take turns."""
+    """The late rank; None if ranks take turns."""
     rows: pd.DataFrame
     line: Line
     origin: Origin | None = None

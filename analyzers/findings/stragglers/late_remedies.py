@@ -66,15 +66,15 @@ def remedy(
         return served.text, served.code
     if part is None:
         return (
-            f"Trace rank {rank} and another rank, and compare them between two collectives: its work "
-            "meanwhile is not on record.",
+            f"Record again with trace=True, and compare rank {rank} with another rank between two "
+            "collectives: its work meanwhile is not on record.",
             _TRACE,
         )
     if part == "began_ns":
         return (
-            f"Record more steps and begin earlier: rank {rank} begins its step late, and its work "
-            "before is not on record. If the recording itself began there, ranks may only have started to "
-            "record at different moments.",
+            f"Record at least five steps: rank {rank} begins its step late, and its "
+            "work before is not on record. If the recording itself began there, ranks may only have "
+            "started to record at different moments.",
             'with audit(model, level="survey") as session:  # every step, from before the first late one\n'
             "    for batch in loader:\n"
             "        with session.step():\n"
@@ -83,8 +83,9 @@ def remedy(
     if part == "compute_ns":
         return (
             f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''}, else compare "
-            "device clocks and power limits. More work is longer sequences, more tokens or more layers. "
-            "Without it the device is slower: compare clocks, temperature and power with another rank's.",
+            f"{'cores and load by top' if on_cpu else 'clocks by nvidia-smi -q (or rocm-smi)'}. More work "
+            "is longer sequences, more tokens or more layers. "
+            "Without it the device is slower: compare clocks, temperature and power.",
             f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
             + (
                 "    print([tuple(x.shape) for x in batch], os.sched_getaffinity(0), os.getloadavg())"
@@ -114,25 +115,28 @@ def remedy(
         )
     if part == "comm_ns":
         return (
-            f"Look at who is late to the other group's collective: it holds rank {rank} up.",
+            f"Print report.collectives of rank {rank} by wait_ns: a rank that is late to the other group's "
+            "collective holds it up.",
             'late = report.collectives[["group", "seq", "op", "rank", "wait_ns"]].sort_values("wait_ns")\n'
             f'print(late[late["rank"] == {rank}].tail(20))  # then those of the same group and seq',
         )
     if part == "between_ns":
         return (
-            f"Find what rank {rank} does between its steps and others do not: loading without a DataLoader, "
-            "logging, saving. Do it less often, on all ranks in turn, or in a thread.",
+            f"Run py-spy dump --pid PID for rank {rank} between two steps: only this rank spends time "
+            "there, as "
+            "in loading without a DataLoader, logging, saving. Do it less often, on all ranks in turn, or "
+            "in a thread.",
             "if step % 100 == 0:  # not in every step\n    log(metrics)",
         )
     if on_cpu:
         return (
-            f"Look for Python work that only rank {rank} does: sleeping, reading and writing files, loading "
-            "data. Its training thread ran no operator meanwhile.",
+            f"Run py-spy dump --pid PID for rank {rank}, whose thread runs no operator meanwhile: only "
+            "this rank sleeps, loads data, or reads and writes files.",
             f"if dist.get_rank() == {rank}:\n"
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )
     return (
-        f"Find out why the host of rank {rank} launches late: other processes on its cores, garbage "
-        "collection, Python work of this rank only.",
+        f"Run py-spy top --pid PID for rank {rank}, whose host launches late: garbage collection, or Python "
+        "work of this rank only. See with `taskset -p` and `top` which other processes use the same cores.",
         "gc.disable()  # and gc.collect() every few hundred steps",
     )

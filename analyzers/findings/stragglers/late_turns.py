@@ -42,10 +42,11 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             Evidence("after the second-to-last rank, median collective", int(once["late_ns"].median()), "ns"),
         ),
         remedy=Remedy(
-            "Find what differs from batch to batch (sequence lengths, experts' loads), and noise on the "
-            "hosts (other processes, garbage collection, checkpoints)."
+            "Print each rank's batch shapes: sequence lengths or experts' loads may differ from batch to "
+            "batch. Else look for noise on the hosts (other processes, garbage collection, checkpoints)."
             if len(context.alike) > 1
-            else "Record more steps first: one step does not show whether the same ranks are late again. "
+            else "Record at least five steps first: one step does not show whether the same ranks are late "
+            "again. "
             "Then compare the ranks' batches (sequence lengths, experts' loads) and noise on their hosts.",
             "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
             "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",

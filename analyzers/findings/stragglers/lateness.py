@@ -37,8 +37,8 @@ def waits(context: Context) -> pd.DataFrame:
     Of the steps `alike`, so that none is late for its own capture while others had none.
 
     New columns: late_rank, late_ns (after the rank before it), behind_ns (after the median of its ranks),
-    at_least, and waited_ns, the exposed part of the wait: what is exposed beyond the transfer, as
-    `exposed-communication` counts it. at_least: a rank of the group was not seen, so that the last one
+    at_least, and waited_ns. The last is the exposed part of the wait: the time exposed beyond the transfer,
+    as `exposed-communication` counts it. at_least: a rank of the group was not seen, so that the last one
     seen is meant, and the wait is at least this long. A rooted collective is among them only if its root is
     known and all its ranks were seen; the last one is then whom the others need (see `context.rooted`).
     """

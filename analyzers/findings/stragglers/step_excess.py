@@ -1,8 +1,8 @@
 """By how much the steps of a late rank hold more work or more lost time than those of the ranks that wait.
 
-Lead-ups alone mislead where collectives follow each other behind compute: while ranks wait in the first
-one for a rank that is late, they compute what leads up to the second, so the late rank seems to compute
-longer before the second, whatever made it late before the first. Whole steps are free of that.
+Lead-ups alone mislead where collectives follow each other behind compute: while ranks wait in the first one
+for a rank that is late, they compute what leads up to the second. The late rank then seems to compute longer
+before the second, whatever made it late before the first. Whole steps are free of that.
 """
 
 from __future__ import annotations

@@ -45,14 +45,15 @@ MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "rank-assumed",
 """Kinds that leave the rest of the bill as good as it was."""
 
 REMEDIES: Final = {
-    "no-steps": "Mark where steps begin: call `prof.step()` after each training step; in inference, put "
-    "`record_function` around each pass, named as `step[DECODE bs=32]`.",
+    "no-steps": "Call `prof.step()` after each step: without marks the whole recording counts as one step. "
+    "In inference, put `record_function` around each pass, named as `step[DECODE bs=32]`.",
     "no-kernels": "Record with ProfilerActivity.CUDA as well.",
     "no-device-timeline": "Record with ProfilerActivity.CUDA (or the device's own activity) as well.",
     "world-size-unknown": "Record after `init_process_group`: newer versions of torch write the job's size.",
-    "groups-unknown": "Take waiting as an estimate: only a newer torch records process groups.",
+    "groups-unknown": "Record with a newer torch, which writes process groups: until then waiting is an "
+    "estimate.",
     "sizes-unknown": "Record message sizes: set record_shapes=True, or use a newer torch.",
-    "launches-unseen": "Start the recording a step earlier (`schedule(warmup=1)`).",
+    "launches-unseen": "Start the recording a step earlier (`schedule(warmup=1)`): it begins in mid-step.",
     "file-unreadable": "Write these files again; the others are counted.",
     "file-cut": "Write these files again: what is missing is not in the bill.",
     "file-left-out": "Give each job a folder of its own, and report each folder by its path.",
@@ -62,7 +63,7 @@ REMEDIES: Final = {
     "devices-left-out": "Start one process for each device, as torchrun does, and record each.",
     "graphs-whole": "Record with `nsys profile --cuda-graph-trace=node`.",
     "tables-missing": "Record with `nsys profile --trace=cuda,nvtx`.",
-    "clock-unknown": "Compare only durations of these ranks with the others'.",
+    "clock-unknown": "Record all ranks with one version of torch; until then compare only durations.",
 }
 """Notice kind -> what to do, where that is not just to be careful."""
 
@@ -70,9 +71,9 @@ OF_TRAINING: Final = {
     "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
 }
 OF_INFERENCE: Final = {
-    "no-steps": "Let the engine annotate its steps, or put `record_function` around each pass, named as "
-    "`step[DECODE bs=32]`.",
-    "launches-unseen": "Start the recording a few passes before those that matter.",
+    "no-steps": "Put `record_function` around each pass (`step[DECODE bs=32]`): without marks the whole "
+    "recording counts as one step. Some engines annotate their steps by themselves.",
+    "launches-unseen": "Start the recording a few passes earlier, after a warm-up: it begins in mid-pass.",
 }
 """What to do instead, where a trace shows what the job does."""
 
@@ -104,8 +105,8 @@ def find(context: Context) -> list[Finding]:
                 (Evidence("ranks seen", len(run.ranks_seen)), Evidence("ranks missing", len(missing))),
                 "Record all ranks over the same steps, and report their traces together, from one folder."
                 if run.source == "trace"
-                else "Find out why these ranks died or could not be reached. If each wrote to its own "
-                "disk, copy their files into one run folder and report that.",
+                else "Copy these ranks' files into the run folder and report it, if each rank wrote to its "
+                "own disk. Else read their logs: they died or could not be reached.",
             )
         )
     for kind, did in NOTICES.items():
@@ -132,7 +133,9 @@ def find(context: Context) -> list[Finding]:
                 ),
                 ASIDE
                 if minor and kind not in MINOR
-                else _remedies(context).get(kind, "Read the figures of these ranks as lower bounds."),
+                else _remedies(context).get(
+                    kind, "Record these ranks again; until then their figures are lower bounds."
+                ),
                 severity="info" if minor else "warning",
             )
         )
@@ -179,7 +182,8 @@ def _torn(context: Context) -> list[Finding]:
             "record of one is wrong, and waiting is unknown",
             tuple(sorted({int(rank) for rank in rows["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(rows["op"])))),),
-            "Some times of these collectives were not taken where they ran; compare only their durations.",
+            "Record again; until then compare only durations of these collectives: some times were not taken "
+            "where they ran.",
             severity="info",
             rows=Rows.of(collectives=rows.index),
         )
@@ -201,8 +205,7 @@ def _open(context: Context) -> list[Finding]:
             tuple(sorted({int(rank) for rank in rows["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(rows["op"])))),),
             "Record the same whole steps on every rank; newer versions of torch write sequence numbers, "
-            "which "
-            "need no guess.",
+            "which need no guess.",
             severity="info",
             rows=Rows.of(collectives=rows.index),
         )
@@ -231,7 +234,7 @@ def _steps(context: Context) -> list[Finding]:
             f"{ranks(int(rank) for rank in short.index)} finished fewer than the {len(context.steps)} steps",
             tuple(int(rank) for rank in short.index),
             tuple(Evidence(f"steps of rank {rank}", int(count)) for rank, count in short.head(SHOWN).items()),
-            "A step is billed on the ranks that finished it; survey the same steps on every rank.",
+            "Survey the same steps on every rank: a step is billed on the ranks that finished it.",
         )
     ]
 
@@ -270,9 +273,9 @@ def _outside(context: Context) -> list[Finding]:
             "ran outside every step: listed, but not in the bill",
             tuple(sorted({int(rank) for rank in frame["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(frame["op"])))),),
-            "Waiting requests and warm-up are expected here; annotate each pass that should count."
+            "Annotate each pass that should count. Nothing to do for waiting requests and warm-up."
             if context.serves
-            else "Set-up and check-points are expected here; put training work inside session.step().",
+            else "Put training work inside session.step(). Nothing to do for set-up and checkpoints.",
             severity="info",
             rows=Rows.of(collectives=frame.index),
         )
@@ -289,7 +292,7 @@ def _untimed(context: Context) -> list[Finding]:
             f"{len(untimed):,} of {times(len(frame), 'collective')} have no known time and no toll",
             tuple(sorted({int(rank) for rank in untimed["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(untimed["op"])))),),
-            "Their counts and bytes are right; the times need a backend that reports them.",
+            "Use a backend that reports times, as NCCL or gloo; counts and bytes are right without.",
             severity="info",
             rows=Rows.of(collectives=untimed.index),
         )

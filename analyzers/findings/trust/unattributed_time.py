@@ -19,14 +19,13 @@ SHOWN: Final = 5
 """Kernels named as evidence; their rules for a table are in the remedy."""
 
 PLAIN: Final = (
-    "Read the other figures of these steps as lower bounds. Survey more than one step, so that "
-    "warm-up and allocation are not the step that is judged."
+    "Survey more than one step, so that warm-up and allocation are not the step that is judged. Until then "
+    "the other figures of these steps are lower bounds."
 )
 CLASSIFY: Final = (
-    "Say what these kernels are: their names look like communication, and no known library has them. Write "
-    'the lines below into own.toml, with the `op` if you know it, or with what = "compute" instead. Then '
-    "report again with `--kernels own.toml`. Until then read the other "
-    "figures of these steps as lower bounds."
+    "Write the lines below into own.toml, and report again with `--kernels own.toml`: the names of these "
+    "kernels look like communication, and no known library has them. Add the `op` if you know it, or "
+    'write what = "compute" instead. Until then the other figures of these steps are lower bounds.'
 )
 
 

@@ -127,7 +127,7 @@ def _steps(every: pd.DataFrame, most: int = 8) -> list[int | str]:
 
 
 def _origin(context: Context, step: int) -> pd.Series[Any] | None:
-    """Return the first operator of the step that met NaN or infinity; None where none is on record."""
+    """Return the first operator of the step that met NaN or infinity; None if none is on record."""
     rows = context.computes_in_steps
     rows = rows.assign(row=rows.index)
     rows = keep(rows, (rows["step"] == step) & rows["non_finite"].notna() & (rows["op"] != OPTIMIZER_STEP))
@@ -154,9 +154,10 @@ def _remedy(parameter: str | None, module: str | None, *, is_dtensor: bool) -> R
     subject = "loss" if parameter is None else f"{remedy_code.parameter(parameter)}.grad{local}"
     of = f" of {module}" if module else ""
     return Remedy(
-        f"Find the cause{of}: float16 without a gradient scaler, a division by zero, log or sqrt of zero, a "
-        "wholly masked row, a learning rate too high. Skip such a step on all "
-        "ranks or on none.",
+        "Run one step in torch.autograd.set_detect_anomaly(True), and skip such a step on all ranks or on "
+        "none. "
+        f"Causes{of}: float16 without a gradient scaler, a division by zero, log or sqrt of zero, a wholly "
+        "masked row, a learning rate too high.",
         "with torch.autograd.set_detect_anomaly(True):  # names the operator whose backward makes NaN\n"
         "    loss.backward()\n"
         f"bad = (~torch.isfinite({subject})).any().float()\n"

@@ -261,8 +261,8 @@ def _answer(
 def _band(step: PricedStep, ledger: Ledger) -> Band:
     """Return the step's time. The band of a first step reaches down to a step without what only it does.
 
-    Steps after the first find the optimizer's state, and DDP's buckets in the order in which gradients come:
-    how much of the exposed communication that saves or adds is unknown, so its share counts twice.
+    Steps after the first find the optimizer's state, and DDP's buckets in the order in which gradients come.
+    The exposed communication that this saves or adds is unknown, so its share counts twice.
     """
     low, high = _half_width(step)
     if any(row["kind"] == ONLY_FIRST for row in ledger.tables["notices"].to_pylist()):

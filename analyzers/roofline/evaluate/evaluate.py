@@ -29,7 +29,7 @@ Mode = Literal["model", "calibrated", "transferred"]
 transferred: fitted on other sweeps."""
 
 Predict: TypeAlias = Callable[[Fabric, str, int, Placement], Cost | None]
-"""What says the cost of an op with some message bytes at a placement; None where it refuses."""
+"""What says the cost of an op with some message bytes at a placement; None if it refuses."""
 
 AS_ONE: Final = 1.01
 """Sizes that differ by this factor at most are one: counts of elements are rounded to the ranks."""
@@ -44,7 +44,7 @@ class Judged:
     message_bytes: int
     measured_ns: float
     cost: Cost | None
-    """None where the model refuses."""
+    """None if the model refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class Evaluation:
 
     sweep: Sweep
     fabric: str | None
-    """Its name; None where no fabric is known for the sweep's hardware."""
+    """Its name; None if no fabric is known for the sweep's hardware."""
     mode: Mode
     points: tuple[Judged, ...]
     """The sizes that are scored, ascending."""
     fitted_bytes: tuple[int, ...] = ()
     """Sizes of this sweep that were fitted instead."""
     reason: str | None = None
-    """Why some or all sizes have no prediction; None where all have one."""
+    """Why some or all sizes have no prediction; None if all have one."""
     alone: str | None = None
-    """Why the model alone was asked although other sweeps were given; None where they took part."""
+    """Why the model alone was asked although other sweeps were given; None if they took part."""
 
     @property
     def scored(self) -> tuple[Scored, ...]:
@@ -109,7 +109,7 @@ def calibrated(
     """Return what is said of every second size once the others are measured: 1st, 3rd, 5th, ... by bytes.
 
     A size that comes several times is fitted with all of its times or scored with all of them, and so are
-    sizes next to each other that differ by a hundredth or less: one tells the other.
+    neighbouring sizes that differ by a hundredth or less, as one would give the other away.
     """
     fitted = tuple(size for group in _as_one(sweep.sizes)[::2] for size in group)
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
@@ -181,7 +181,7 @@ def _alone(placement: Placement) -> str:
 
 
 def fabric_of(sweep: Sweep) -> tuple[Fabric | None, str]:
-    """Return the fabric that the sweep's hardware names and how sure that is; None where it names none."""
+    """Return the fabric that the sweep's hardware names and how sure that is; None if it names none."""
     fabric, sure = fabric_of_hardware(sweep.hardware, sweep.nodes, sweep.ranks)
     return (None if fabric.name == UNKNOWN.name else fabric), sure
 

@@ -2,7 +2,7 @@
 
 time = latency + transfer + ramp x sqrt(latency x transfer). The third part is the filling of a pipeline: S
 bytes in m pieces take (1 + h/m)(transfer) + m x (a piece's latency), at the best m twice the square root of
-latency times transfer; libraries cut pieces by rules of their own, so its weight is a measured constant.
+latency times transfer. Libraries cut pieces by rules of their own, so its weight is a measured constant.
 Measured on 8x H100 it is about 0.9 (shared/reference/ROOFLINE.md).
 """
 

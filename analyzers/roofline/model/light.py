@@ -1,7 +1,7 @@
 """Speed of light: the time below which no library can be, from the rates of the links and nothing else.
 
 Lower bounds on what must cross a link, whatever the algorithm: every rank of an all_gather receives what the
-others hold, (n-1)/n S; an all_reduce without a switch that adds needs 2(n-1) S sent in all, so 2(n-1)/n S by
+others hold, (n-1)/n S. An all_reduce without a switch that adds needs 2(n-1) S sent in all, so 2(n-1)/n S by
 some rank, and half of it with one (Patarasu, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", 2009). Latencies count as nothing.
 """

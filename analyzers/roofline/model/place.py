@@ -51,7 +51,7 @@ def one_node(ranks: int) -> Placement:
 
 
 def ranks_per_host(run: Run, fabric: Fabric) -> int | None:
-    """Return how many consecutive ranks share a host; None where neither run nor fabric tells.
+    """Return how many consecutive ranks share a host; None if neither run nor fabric tells.
 
     Hosts of one NVLink domain, as of an NVL72 rack, count as one: between them no network is used. Domains
     are taken to begin with the first rank.
@@ -65,9 +65,9 @@ def ranks_per_host(run: Run, fabric: Fabric) -> int | None:
 def _ranks_per_host(run: Run, fabric: Fabric) -> int | None:
     """Return how many consecutive ranks share a host.
 
-    A run with missing ranks counts too few ranks a host, so its number is believed only when it is whole;
-    of a run with missing ranks the hosts of those seen decide, as far as they do. Where they leave a choice
-    the fabric's number is taken, if it fits.
+    A run with missing ranks counts too few ranks a host, so its number is believed only when it is whole. In
+    a run with missing ranks the hosts of those seen decide, as far as they can. Where they leave a choice the
+    fabric's number is taken, if it fits.
     """
     if not run.ranks_missing and run.ranks_per_host is not None:
         return run.ranks_per_host

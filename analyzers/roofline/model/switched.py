@@ -1,6 +1,6 @@
 """Algorithms in which a switch reduces: NVLink SHARP (NVLS, NVLSTree) and InfiniBand SHARP (CollNet).
 
-Shapes and latencies: NCCL src/graph/tuning.cc (v2.30); the bytes follow from what the switch does: a rank's
+Shapes and latencies: NCCL src/graph/tuning.cc (v2.30). The bytes follow from what the switch does: a rank's
 message is read by the switch once, and each rank writes its part of the sum once to all.
 """
 

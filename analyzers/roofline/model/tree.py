@@ -19,7 +19,7 @@ from shardtoll.analyzers.roofline.model.ring import CHAINED
 def most_of_a_host(nodes: int) -> float:
     """Return how many times the message the busiest host of a double tree sends, up and down together.
 
-    A host inside one of the trees has a parent and two children there and is a leaf of the other: with half
+    A host inside one of the trees has a parent and two children there and is a leaf of the other. With half
     of the message in each tree it sends 1/2 + 2/2 + 1/2. Of two hosts each is root of one tree and leaf of
     the other: 1/2 + 1/2. Of three none has two children: 1/2 + 1/2 in one tree, 1/2 in the other.
     """

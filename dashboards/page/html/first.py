@@ -92,6 +92,8 @@ def _finding(report: Report, row: Row, error_ns: float | None) -> str:
     place = clip(row.place or first_facts.place(finding, report), _PLACE)
     (figures, *_) = first_facts.figures(finding, error_ns)
     clause = coded_html(_safe(clip(first_facts.remedy(finding), _CLAUSE)))
+    more = first_facts.more_like(row, report)
+    clause += "" if more is None else f"; {escape(more)}"
     link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
     return (
         f'<li value="{number}" class="{finding.severity}"><b class="badge">{finding.severity}</b> {link} '

@@ -1,8 +1,8 @@
 """What the program takes to be on a GPU: fake tensors on the CPU that say they are on `cuda`.
 
-Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it
-goes to a device, when it is made there, or when it becomes a parameter: a model may be built on the host, and
-8 billion numbers of it would not fit there. (Fake tensors on `cuda` itself abort the process in autograd if
+Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it goes
+to a device, when it is made there, or when it becomes a parameter. A model may be built on the host, and 8
+billion numbers of it would not fit there. (Fake tensors on `cuda` itself abort the process in autograd if
 torch was built without CUDA.)
 """
 

@@ -3,7 +3,7 @@
 torch's own reducer takes results from futures, which a process group that moves nothing does not have, and
 allocates its buckets past fake tensors. Buckets are assigned by torch's own function: first in reverse order
 of the parameters, and once a backward has shown in which order gradients come, in that order. The real
-reducer does that at the next forward, with two broadcasts; here it happens at the end of that backward, so
+reducer does that at the next forward, with two broadcasts. Here it happens at the end of that backward, so
 that the second step is already one of all others.
 """
 

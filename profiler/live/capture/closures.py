@@ -1,8 +1,8 @@
 """The closures that optimizers call: a forward and a backward inside `step(closure)`, once or several times.
 
-Lightning always passes one, LBFGS calls its own many times. What runs inside is no update, and the gradients
-that an optimizer uses are there only once it has returned. torch lets a hook before `step` replace its
-arguments: the closure is put into another one for this call, and that notes when it began and ended.
+Lightning always passes one, LBFGS calls its own many times. The closure's own work is no update, and the
+optimizer's gradients exist only once it has returned. torch lets a hook before `step` replace its arguments:
+the closure is put into another one for this call, and that notes when it began and ended.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Closures:
         return self._depth > 0
 
     def wrapped(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Return the arguments of `step` with the closure inside one of ours; None where there is none."""
+        """Return the arguments of `step` with the closure inside one of ours; None if there is none."""
         place = _place(args, kwargs)
         if place is None or torch.compiler.is_compiling():
             return None

@@ -1,8 +1,8 @@
 """From what was noted of a step to its rows of lost time: waiting for data, reads of values, gaps.
 
-A loop waits for its batch *before* the step that uses it. That time belongs to the step that follows: the
-row has that step's number, and says in `before_ns` that the step's duration does not contain it, so that the
-parts of a step still add up to it. What is fetched after the last step belongs to none and is not told.
+A loop waits for its batch *before* the step that uses it. That time belongs to the step that follows: the row
+has that step's number. Its `before_ns` says that the step's duration does not contain it, so that the parts
+of a step still add up to it. What is fetched after the last step belongs to none and is not told.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _data(region: Region, rank: int, idle: Sequence[Interval] | None) -> list[St
 
 
 def _sum(sizes: Sequence[int | None]) -> int | None:
-    """Return the sum; None where there is none to add, or one is unknown."""
+    """Return the sum; None if there is none to add, or one is unknown."""
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None
 

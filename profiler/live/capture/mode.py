@@ -1,7 +1,7 @@
 """The surveying level: a dispatch mode that sees every operator below autograd.
 
 The mode runs inside the training step, so it follows three rules: an exception of the operator
-passes through untouched; an exception of ours stops the capture and nothing else; operators on tensor
+passes through untouched; an exception of ours stops the capture and nothing else. Operators on tensor
 subclasses are left to the subclass, whose own operators then come past here one by one.
 
 A mode is active on the thread that entered it and, with its state, on the threads on which autograd runs

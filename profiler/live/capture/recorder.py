@@ -428,8 +428,9 @@ class Recorder:
     def backward_of(self, roots: Any) -> None:
         """Note the losses that a backward of a surveyed step begins with: tensors of one element.
 
-        Others are no losses that a number could be too large for: a stage of a pipeline begins with its
-        outputs, where a mask may hold infinity on purpose. torch takes no vector without a gradient for it.
+        Others are no losses that a number could be too large for. A stage of a pipeline begins with its
+        outputs, and a mask there may hold infinity on purpose. torch takes no vector without a gradient for
+        it.
         """
         region = self.region
         if region is None or region.fake:

@@ -3,7 +3,7 @@
 Every collective that Python issues has a key: what it is (op, group, dtype, how it reduces, root), the
 number its group gave it within the step, and where it is issued (the stack, the module, and in backward which
 node of the step's graph is running). Two steps are of one sequence when all keys are equal, each group's own
-count grew alike and the same reducers of DDP took part; then a collective's place in one is its place in the
+count grew alike and the same reducers of DDP took part. Then a collective's place in one is its place in the
 other. Sizes are no part of the key: they are measured in every step.
 """
 
@@ -44,13 +44,13 @@ class Template:
     places: tuple[int, ...]
     """Where those stand in `collectives`."""
     growth: Mapping[str, int | None]
-    """Group -> how much its count grew in the step; None where it does not count."""
+    """Group -> how much its count grew in the step; None if it does not count."""
     surveyed: bool
     """Not so: a watched step that repeated none, which those after it may repeat."""
     reducers: tuple[int, ...] = ()
     """DDP's reducers that took part: what they issue from C++ has no key."""
     graphs: tuple[int, ...] | None = None
-    """Numbers of its backwards' graphs; None where the forward's collectives tell it from others."""
+    """Numbers of its backwards' graphs; None if the forward's collectives tell it from others."""
 
     @property
     def all_seen(self) -> bool:
@@ -115,7 +115,7 @@ class Templates:
         return None
 
     def follow(self, key: Key) -> PendingCollective | None:
-        """Return the surveyed collective that the next one repeats, None where the step has left them all."""
+        """Return the surveyed collective that the next one repeats, None if the step has left them all."""
         index, alive = self._at, self._alive
         self._at = index + 1
         if len(alive) == 1:

@@ -2,8 +2,8 @@
 
 An instant that several layers claim belongs to the first of them, an instant that none claims to the rest.
 The parts therefore add up to the step exactly (rule 1 of the accounting), and the exposed times of
-collectives to the step's. The cut runs at the end of each surveyed step, while the training waits:
-vectorised it takes a fifth of the time that cutting layer by layer takes, against which tests hold it.
+collectives to the step's. The cut runs at the end of each surveyed step, while the training waits. Vectorised
+it takes a fifth of the time that cutting layer by layer takes, against which tests hold it.
 """
 
 from __future__ import annotations

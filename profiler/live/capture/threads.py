@@ -2,11 +2,11 @@
 
 A dispatch mode sees the thread that entered it. Hooks that chain futures, as PowerSGD's does, go on from
 gloo's threads, and `async_save` talks from a thread of its own. Whatever Python asks of a process group, it
-asks through doors that a session holds open: a call that comes through one on a thread without our mode is
+asks through doors that a session holds open. A call that comes through one on a thread without our mode is
 made under a small mode that sees the operator behind it.
 
-Such a collective is none of the training thread's operators: it has a place of its own, no fingerprint, and
-what it costs the step shows only where the training thread waits for it.
+Such a collective is none of the training thread's operators: it has a place of its own and no fingerprint.
+Its cost to the step shows only where the training thread waits for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The watching level: what each collective costs in every step, and nothing for any other operator.
 
 No dispatch mode is active. Each collective that Python issues is decoded, numbered and timed where it is
-called, and takes its cause from the surveyed collective whose place in the sequence it has; one that has left
+called, and takes its cause from the surveyed collective whose place in the sequence it has. One that has left
 every known sequence is attributed by its own stack. Collectives that C++ issues are taken from the surveyed
 step where the groups' own counts prove that as many were issued.
 """

@@ -55,9 +55,9 @@ class OperandSpecs:
 
     What a redistribution starts from and ends with is in `Cause.from_spec` and `Cause.to_spec`.
 
-    Where DTensor runs the local operator on its inputs as they are, it does so from C++ and leaves no
-    Python frame to look at: the specs are those of the call seen just before. Where it redistributes
-    first, its own frame has the specs that the operator really runs on.
+    Where DTensor runs the local operator on its inputs as they are, it does so from C++ and leaves no Python
+    frame. The specs are those of the call seen just before. Where it redistributes first, its own frame has
+    the specs that the operator really runs on.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class OperandSpecs:
 
 
 def replicated_dims(specs: list[Any]) -> str | None:
-    """Return the mesh dims on which every spec is Replicate, comma separated; None where there is none."""
+    """Return the mesh dims on which every spec is Replicate, comma separated; None if there is none."""
     if not specs:
         return None
     dims = [

@@ -1,9 +1,9 @@
 """Where a collective is issued, as numbers that are the same in every step that repeats it.
 
 Reading names off the stack costs more than many a collective is worth in a step that is only watched. Here
-the stack is only told apart: every frame's code and position, in one hash, up to autograd's engine or to
-where both the innermost module's call and a line of the user's have been passed; which module that is; and in
-backward which node of the step's graph runs.
+stacks are only distinguished: by every frame's code and position, in one hash. It reaches up to autograd's
+engine, or until both the innermost module's call and a line of the user's have been passed. Added are that
+module and, in backward, the node of the step's graph that runs.
 
 Where a step that repeats another should be now is looked at first: to compare a frame with the one expected
 costs half of what taking it in does.

@@ -1,8 +1,8 @@
 """Who asked for this operator: one walk up the Python stack, no hooks.
 
 The stack at an operator tells its phase (the nearest of autograd's engine, a checkpoint's recompute, an
-optimizer), its module (the nearest `nn.Module` call), the user's own line, and, for what DTensor or
-FSDP2 inserted, from which placements to which and for which operator. Nothing has to be installed in
+optimizer), its module (the nearest `nn.Module` call), and the user's own line. For collectives that DTensor
+or FSDP2 inserted it tells the placements before and after, and the operator. Nothing has to be installed in
 the model, so nothing can be left behind in it.
 """
 
@@ -142,7 +142,7 @@ class Stack:
         return frame
 
     def user_line(self, frame: FrameType | None) -> str | None:
-        """Return the nearest line of the user's own code; None where there is none."""
+        """Return the nearest line of the user's own code; None if there is none."""
         while frame is not None:
             code_facts = self.known.get(id(frame.f_code)) or self.classify(frame.f_code)
             if code_facts.is_user and code_facts.place is not None:

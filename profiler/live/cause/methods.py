@@ -1,8 +1,8 @@
 """What a call of a `ProcessGroup` method means as a collective.
 
-torch.distributed's Python functions end in these methods. They take the tensors in a fixed order, and how to
-reduce, the root and the like in an options object; as the operators behind them have decoders already, a
-method's arguments are only given the operator's names.
+torch.distributed's Python functions end in these methods. They take the tensors in a fixed order; the
+reduction, the root and the like come in an options object. As the operators behind them have decoders
+already, a method's arguments are only given the operator's names.
 """
 
 from __future__ import annotations

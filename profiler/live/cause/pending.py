@@ -72,7 +72,7 @@ class Surveyed:
     """What only a surveyed step tells of a collective; None unknown. Tickets are those of fingerprints."""
 
     input_tickets: list[int] | None = None
-    """Of its inputs; None where an input has no fingerprint."""
+    """Of its inputs; None if an input has no fingerprint."""
     output_ticket: int | None = None
     cut_from_ticket: int | None = None
     """Of what the input is an equal part of."""
@@ -108,10 +108,11 @@ class PendingCollective:
     issue_ns: int
     seq: int | None = None
     growth: int = 0
-    """By how much the call made the group's sequence number grow: measured over it, but never more than its
-    operator is known for, lest the collective of somebody else who cut in be taken for accounted for."""
+    """By how much the call made the group's sequence number grow. It is measured over the call, but never
+    more than its operator is known for: the collective of another thread that cut in must not count as
+    accounted for."""
     key: tuple[Any, ...] | None = None
-    """What tells its place in the step's sequence; None where C++ issued it, or the level does not ask."""
+    """What tells its place in the step's sequence; None if C++ issued it, or the level does not ask."""
     surveyed: Surveyed | None = None
     unseen: bool = False
     """It was counted, not seen: what it is comes from a surveyed step, and when it was issued is unknown."""
@@ -172,9 +173,9 @@ class BatchSize:
     samples: int | None
     """None: it has no tensor, or nothing is trained on it, as gradients are off."""
     tokens: int | None
-    """Elements of its first tensor of whole numbers, [samples, length]; None where it has none."""
+    """Elements of its first tensor of whole numbers, [samples, length]; None if it has none."""
     data_ranks: int | None
-    """Ranks that the loader's sampler shares the data set out to; None where no sampler tells."""
+    """Ranks that the loader's sampler shares the data set out to; None if no sampler tells."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """What the frames of torch.distributed.pipelining say about a send or a receive.
 
 A schedule moves activations and their gradients between modules, outside every module call and outside
-autograd: only its own frames know which of the two a message is, and which stage it is for. Locals are
-read of frames that end with the action, and of `step`, whose tensors live as long as it runs anyhow.
+autograd. Only its own frames know which of the two a message is, and which stage it is for. Locals are read
+of frames that end with the action, and of `step`, whose tensors live as long as it runs anyhow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What torch's own frames say about the operators below them: who asked, in which phase, and for what.
 
-Frames are told apart by file and function. Only these short functions of torch have their locals read: to
+Frames are told apart by file and function. Only these short functions of torch have their locals read. To
 read the locals of a user's frame could keep large tensors alive for longer than the user's program does
 (Python < 3.13).
 """

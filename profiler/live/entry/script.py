@@ -5,7 +5,7 @@ session opens when the script makes its process group, as all ranks do at one po
 the group goes. Everything that was put in place is taken away again when the script ends.
 
 To stop a recording of torch's profiler while a named range (`record_function`) is open, and to start another
-before it ends, corrupts memory (torch 2.13): a step that would end there ends where the range does.
+before it ends, corrupts memory (torch 2.13). A step that would end there ends where the range does.
 """
 
 from __future__ import annotations

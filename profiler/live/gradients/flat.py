@@ -1,8 +1,8 @@
 """FSDP1's flat parameters taken apart: which piece of which parameter a rank's shard holds.
 
 A flat parameter is all parameters of a wrapped module, flattened and laid end to end, cut evenly over the
-ranks; what a rank holds of one parameter is a run of its elements, often none. With use_orig_params the
-module shows such runs as parameters, without it the flat parameter alone.
+ranks. A rank's part of one parameter is a run of its elements, often none. With use_orig_params the module
+shows such runs as parameters, without it the flat parameter alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Flat:
     start: int
     stop: int
     group: Any
-    """Ranks whose runs make up the whole; None where each has the whole."""
+    """Ranks whose runs make up the whole; None if each has the whole."""
 
     def whole(self, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the parameter put together of all ranks' runs; a collective over the group."""

@@ -57,9 +57,9 @@ def check_gradients(
 
     Weights and buffers are copied from model to reference by name, from the first rank that holds them
     (the parts of names that DDP, FSDP, torch.compile and activation checkpointing add are ignored;
-    sharded ones are gathered), so the reference then holds the model's weights; on ranks other than 0 it
+    sharded ones are gathered), so the reference then holds the model's weights. On ranks other than 0 it
     may be on the meta device. Its gradients are None afterwards. Nothing of the model, its gradients, its
-    modes or torch's random state is changed; an open audit leaves the check out of its records and puts
+    modes or torch's random state is changed. An open audit leaves the check out of its records and puts
     its findings into its report.
 
     Each rank compares what it holds: a DTensor's local gradient with the same slice of the true one (a

@@ -1,11 +1,10 @@
 """Takes the values that `audit(checks=...)` asks for, while a session is open.
 
 Gradients are taken as the first step of each optimizer begins (or has called its closure once), those that no
-optimizer takes at the step's end; and before a total norm is taken of them, as clipping then scales them.
-Parameters and buffers are taken after the step, parameters once before the first one too: what ranks began
-with tells which are replicas.
-Inputs are taken as the model's forward begins. What has to be done in the midst of a step is capture's own
-time.
+optimizer takes at the step's end. Before a total norm is taken of them they are taken too, as clipping then
+scales them. Parameters and buffers are taken after the step, parameters once before the first one too: what
+ranks began with tells which are replicas. Inputs are taken as the model's forward begins. What has to be done
+in the midst of a step is capture's own time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bringing the ranks' ledgers to rank 0 without a collective, and without waiting for the dead.
 
-Everything goes through the store that torch.distributed already keeps for its own set-up: no group is
-made, no device or transport is touched, and a rank that died keeps nobody waiting: the others hand over
-their ledger and go on; rank 0 waits for those that still live, and at most for a time limit.
+Everything goes through the store that torch.distributed already keeps for its own set-up: no group is made,
+no device or transport is touched. A rank that died keeps nobody waiting: the others hand over their ledger
+and go on. Rank 0 waits for those that still live, and at most for a time limit.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Meeting:
         self.run_id = uuid.uuid4().hex
         self._base: Any = self._prefixed("shardtoll", _default_store())
         self._store: Any = None
-        """The keys of this session; None where there is nobody to meet."""
+        """The keys of this session; None if there is nobody to meet."""
         self._number = 0
 
     @staticmethod
@@ -297,8 +297,8 @@ class Meeting:
             while waiting:
                 late = time.monotonic() > deadline_s
                 for rank in sorted(waiting):
-                    # A rank may hand over and end at once, and what it sent may still be on its way to the
-                    # store: its end counts only some time after it was noticed.
+                    # A rank may hand over and end at once, and its data may still be on their way to the
+                    # store. Its end counts only some time after it was noticed.
                     if rank not in gone_since and self._is_gone(rank):
                         gone_since[rank] = time.monotonic()
                     given_up = late or time.monotonic() - gone_since.get(rank, math.inf) > _GRACE_S

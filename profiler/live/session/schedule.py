@@ -1,12 +1,13 @@
 """Which steps are surveyed, which are only watched, and in which of them values are checked.
 
 The default surveys step 0, so that a short run is whole and every later step has something to be compared
-with, step 2, the first after the warm-up of most programs, and then one in so many. It surveys further steps
-when it must: while sequences are new that C++ has a part in, as with DDP, which rebuilds its buckets in the
-first steps; and after a step that repeats none of the surveyed ones, first at once, then where such steps
-seem to come back, and soon hardly ever where that teaches nothing, as where sequences change in every step.
-All further steps together are at most a few and one in twenty; what stays watched is attributed by its own
-stack. Where surveyed steps take much longer than watched ones, those that are always due are fewer.
+with. Then come step 2, the first after the warm-up of most programs, and then one in so many. It surveys
+further steps when it must: while sequences are new that C++ has a part in, as with DDP, which rebuilds its
+buckets in the first steps. It also does so after a step that repeats none of the surveyed ones: first at
+once, then if such steps seem to come back. If that teaches nothing, as sequences change in every step, it
+soon hardly ever does. All further steps together are at most a few and one in twenty; what stays watched is
+attributed by its own stack. Where surveyed steps take much longer than watched ones, those that are always
+due are fewer.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Checks:
 
     @staticmethod
     def wanted(names: Sequence[str], every: int, model: nn.Module | None) -> Checks | None:
-        """Return the checks of that name; None where none is asked for.
+        """Return the checks of that name; None if none is asked for.
 
         Raises UsageError for a name that is none, fewer than one step, or no model to check.
         """

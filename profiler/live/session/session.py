@@ -66,10 +66,10 @@ def audit(
 
     `level` says how closely to look. A *surveyed* step has everything recorded: every operator is seen, which
     makes it slower. In a *watched* step only collectives are looked at, cheaply enough for every step of a
-    job: each takes its cause from the surveyed step of which it repeats the sequence, and a step that repeats
-    none is attributed by its own stack and the next one surveyed. `schedule` surveys steps 0 and 2, then one
-    in `survey_every`, and watches all others; `survey` and `watch` do the one or the other to every step.
-    With 100, where these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
+    job: each takes its cause from the surveyed step whose sequence it repeats. A step that repeats none is
+    attributed by its own stack, and the next one is surveyed. `schedule` surveys steps 0 and 2, then one in
+    `survey_every`, and watches all others; `survey` and `watch` do the one or the other to every step. With
+    100, where these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
 
     `trace` has torch's profiler record the first `trace_steps` steps too; each rank writes them to
     `trace.rankN.json.gz` in the run folder after the last step, and what only a trace knows is joined to
@@ -96,7 +96,7 @@ def audit(
 
     Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
     lacks its model, `trace_steps`, `survey_every` or `check_every` is less than one, or `hang_after_s` is
-    not above 0; RunFolderError
+    not above 0. RunFolderError
     when `out` cannot be written.
     """
     if trace_steps < 1:
@@ -521,5 +521,5 @@ class Session:
 
 
 def active_session() -> Session | None:
-    """Return the open session of this process, None where there is none."""
+    """Return the open session of this process, None if there is none."""
     return _active

@@ -1,6 +1,6 @@
 """What surveys add to a job, and how seldom they have to be for that to stay little.
 
-A survey costs a fixed time for each operator. On a CPU it may be a tenth of a step; where an accelerator does
+A survey costs a fixed time for each operator. On a CPU it may be a tenth of a step. If an accelerator does
 the work of an operator in microseconds, a surveyed step takes ten times as long as a watched one. One step in
 a hundred then costs a tenth of the training.
 """

@@ -1,11 +1,11 @@
 """Whether a backward adds to the gradients that the one before left, or those were cleared in between.
 
-What is reduced in two backwards of one optimizer step is needed once where the gradients add up, and twice
-where they are cleared, as in sharpness-aware steps, for several tasks, or after a step that was skipped. When
-a backward of a surveyed step ends, the parameters that have a gradient are noted; as the next one begins, all
-of them are without, or were filled with zeros meanwhile. Where some are left they add up, and which ones a
-bucket holds is not known here. Gradients that are never there between backwards, as where FSDP2 keeps them to
-itself, tell nothing and count as not cleared.
+What is reduced in two backwards of one optimizer step is needed once if the gradients add up. It is needed
+twice if they are cleared, as in sharpness-aware steps, for several tasks, or after a step that was skipped.
+When a backward of a surveyed step ends, the parameters that have a gradient are noted; as the next one
+begins, all of them are without, or were filled with zeros meanwhile. Where some are left they add up, and
+which ones a bucket holds is not known here. Gradients that are never there between backwards, as where FSDP2
+keeps them to itself, tell nothing and count as not cleared.
 """
 
 from __future__ import annotations

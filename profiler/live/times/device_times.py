@@ -2,7 +2,7 @@
 
 The training thread runs ahead of an accelerator, so its own clock says little about the device. A timed event
 in the compute stream (the current one where the step begins) right before and right after each wait for a
-collective brackets nothing but the wait: compute queued earlier lies before the first event. What passes
+collective brackets nothing but the wait. Compute queued earlier lies before the first event. What passes
 between the two is therefore the time for which the stream stood still, the exposed time. Nothing here blocks.
 
 `owner` is whatever the caller uses for a collective; it comes back as it was given.
@@ -49,7 +49,7 @@ class RegionEvents:
     device: Device
     stream: Hashable
     begun: Event | None
-    """None where the region began inside the capture of a graph: nothing of it is timed."""
+    """None if the region began inside the capture of a graph: nothing of it is timed."""
     host_blocks: Callable[[Any], bool]
     ended: Event | None = None
     waits: list[_Pair] = field(default_factory=list)
@@ -65,7 +65,7 @@ class RegionEvents:
             self.ended.synchronize()
 
     def read(self) -> DeviceReading | None:
-        """Return the times and give the events back, once `ready`; None where nothing was timed."""
+        """Return the times and give the events back, once `ready`; None if nothing was timed."""
         if self.begun is None or self.ended is None:
             return None
         owned = (pair for pair in self.waits if pair.owner is not None)
@@ -82,8 +82,8 @@ class RegionEvents:
     def _stall_ns(self, pair: _Pair) -> int:
         """Return the stall of one wait.
 
-        An idle device reaches both events as the host gives them out: what passed between them is then the
-        host's own time, some µs, unless the host itself is blocked on the collective there.
+        An idle device reaches both events as the host gives them out. The time between them is then the
+        host's own, some µs, unless the host itself is blocked on the collective there.
         """
         elapsed_ns = _elapsed_ns(pair.begun, pair.ended)
         return elapsed_ns if elapsed_ns > pair.host_ns or self.host_blocks(pair.owner) else 0
@@ -209,7 +209,7 @@ class DeviceTimes:
             self._carried[event] = carried
 
     def stream_waits(self, event: Any, stream: Hashable | None) -> Any:
-        """Return the collective that the compute stream waits for with an event, None where it does for none.
+        """Return the collective that the compute stream waits for with an event, None if it does for none.
 
         `stream` is the one that waits (None: the current one). A side stream carries on what it waited for:
         whoever waits for it waits for that too. The compute stream does not: its waits are over then.
@@ -228,7 +228,7 @@ class DeviceTimes:
     # -- waits -------------------------------------------------------------------------------------
 
     def wait_begun(self, stream: Hashable | None = None) -> OpenWait | None:
-        """Note that a stream (None: the current one) is about to wait; None where that is not to be timed.
+        """Note that a stream (None: the current one) is about to wait; None if that is not to be timed.
 
         Not timed: other streams than the one that computes, a wait within a wait, what a graph records.
         """

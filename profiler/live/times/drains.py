@@ -1,7 +1,7 @@
 """When the end of a backward waits in C++ for collectives that C++ issued.
 
 DDP's reducer issues its buckets inside backward and waits for them in a callback at the end of it, without
-Python taking part: with no dispatch mode active, nothing would tell when. A hook on the root of each backward
+Python taking part. With no dispatch mode active, nothing would show when. A hook on the root of each backward
 queues a callback of ours before the reducer queues its own, and another one after: they enclose the waiting.
 The hook returns nothing, changes no gradient, and is gone when the backward is.
 
@@ -65,7 +65,7 @@ def patch_backward(
 def _root(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.Tensor | None, tuple[Any, ...], dict[str, Any]]:
-    """Return a tensor at which the backward begins, None where there is none to hook on, and what to pass on.
+    """Return a tensor at which the backward begins, None if there is none to hook on, and what to pass on.
 
     What can be gone through only once, as a generator, is passed on as a tuple of what it gave.
     """

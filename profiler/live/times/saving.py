@@ -1,7 +1,7 @@
 """When the training thread stands still while a checkpoint is written, and how many bytes came of it.
 
 While a session is open `torch.save`, what `save` of torch.distributed.checkpoint calls and its `async_save`
-are replaced by ones that note when they were entered and left; they are put back on exit. Only calls of the
+are replaced by ones that note when they were entered and left. They are put back on exit. Only calls of the
 training thread count, the outermost of those within others. Bytes are those of the file, or what an open one
 has grown by; of a distributed checkpoint the files of this rank. Of an asynchronous one they are not yet
 written, so they stay unknown.

@@ -1,10 +1,10 @@
 """Waiting until gloo's threads have nothing left to do for what has just ended.
 
-A thread of gloo wakes whoever waits for a collective first; only then does it tell torch's profiler of the
+A thread of gloo wakes whoever waits for a collective first. Only then does it tell torch's profiler of the
 end and give back the tensors, for which it may need Python's lock. Who stops the profiler in between has it
-write to freed memory; who leaves the interpreter in between has it aborted ("terminate called without an
-active exception"): so may any script be whose last call is a collective, with us or without (torch 2.13: one
-in ten on busy cores).
+write to freed memory. A process that leaves the interpreter in between is aborted ("terminate called without
+an active exception"). So may any script be whose last call is a collective, with us or without (torch 2.13:
+one in ten on busy cores).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """When gloo really worked on a collective: spans from torch's own profiler, joined to our records.
 
-Gloo runs collectives on threads of its own and tells torch's profiler when each begins and ends. We
-ask for these user-scope events only (not for every operator), so the profiler stays cheap. An event
-carries no group and no sequence number: spans are joined in the order of their start to records in
-the order of their issue, by the name gloo gives the op; each of a group's threads serves that group only,
-which settles ties between groups.
+Gloo runs collectives on threads of its own and tells torch's profiler when each begins and ends. We ask for
+these user-scope events only (not for every operator), so the profiler stays cheap. An event carries no group
+and no sequence number. Spans are joined in the order of their start to records in the order of their issue,
+by the name gloo gives the op. Each of a group's threads serves that group only, which settles ties between
+groups.
 
 Private parts of torch are used here (`_enable_profiler` with scopes); they are feature-tested, and where
 they are missing, or the user's own profiler runs, start and duration are unknown and reported so.
@@ -232,7 +232,7 @@ class SpanRecorder:
         return self._running and not self._late and bool(torch._C._autograd._profiler_enabled())
 
     def take_recording(self) -> Any:
-        """Return torch's result of the last recording of everything, once; None where there is none."""
+        """Return torch's result of the last recording of everything, once; None if there is none."""
         recording, self._recording = self._recording, None
         return recording
 

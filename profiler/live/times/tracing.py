@@ -3,9 +3,9 @@
 There is one profiler at a time in torch, and the spans of gloo need it in every step. In a traced step
 it records everything instead of the spans only, and the spans are taken from the same recording.
 
-On the CPU each traced step is a recording of its own, so that its records are complete when it ends. On
-an accelerator the recording goes on from the first to the last traced step: to stop it the device must
-have finished, and waiting for it between steps would show idle time that the job does not have.
+On the CPU each traced step is a recording of its own, so that its records are complete when it ends. On an
+accelerator the recording goes on from the first to the last traced step. To stop it the device must have
+finished, and waiting for it between steps would show idle time that the job does not have.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Tracer:
         return True
 
     def end(self, step: int | None, *, whole: bool) -> list[RawSpan] | None:
-        """End the step and return the spans of gloo; None where they could not be had.
+        """End the step and return the spans of gloo; None if they could not be had.
 
         `step` None: what was begun as a step turned out to be none, and its recording is thrown away.
         `whole` False: the step holds something else too, and is not to be joined.

@@ -1,7 +1,7 @@
 """What an operator is called, how many floating-point operations it takes and how many bytes it moves.
 
 A multiply and an add count as two. Of bytes the least are counted: every operand is read once, every result
-written once; a convolution whose stride exceeds its kernel skips a part of its input, so that is left out.
+written once. A convolution whose stride exceeds its kernel skips a part of its input, so that is left out.
 
 The formulas of matmul-like operators are those of torch.utils.flop_counter. The four operators that nearly
 every step consists of are computed here from their shapes, because torch's own way to call the formulas costs

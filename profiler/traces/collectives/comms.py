@@ -1,9 +1,9 @@
 """What an event says of a collective, in the ledger's words: op, dtype, message bytes, group.
 
 Sizes follow nccl-tests (see `ledger.records.volume`). Where a trace gives element counts those are used;
-otherwise `Input Dims`, which for every collective of torch's process groups are the shapes of the
-*inputs*: an all_gather's annotation shows the shard (`_allgather_base` hands its input tensor to the
-profiler), a reduce_scatter's the whole.
+otherwise `Input Dims`, which for every collective of torch's process groups are the shapes of the *inputs*.
+An all_gather's annotation shows the shard (`_allgather_base` hands its input tensor to the profiler), a
+reduce_scatter's the whole.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def dtype_in(args: CommArgs) -> tuple[str | None, int | None]:
 
 
 def message_bytes(op: str, args: CommArgs, group_size: int | None) -> int | None:
-    """Return the size nccl-tests would print; None where the args do not tell it. A barrier has 0."""
+    """Return the size nccl-tests would print; None if the args do not tell it. A barrier has 0."""
     if op == "barrier":
         return 0
     width = dtype_in(args)[1]

@@ -27,7 +27,7 @@ def launches(device: DeviceWork, calls: HostWork, pids: I64 | None = None) -> I6
 
 
 def processes(trace: Trace) -> I64 | None:
-    """Return a number for the process of each thread; None where all are of one."""
+    """Return a number for the process of each thread; None if all are of one."""
     pids: dict[str, int] = {}
     process_of = [pids.setdefault(pid, len(pids)) for pid, _ in trace.threads]
     return np.array(process_of, np.int64) if len(pids) > 1 else None
@@ -47,7 +47,7 @@ def owners(device: DeviceWork, calls: HostWork, launch: I64, steps: Steps) -> I6
     """Return the place of the step that launched each piece of device work.
 
     Where the launch is not on record, the work takes the step of the work before it on its stream, for
-    streams run in order; before the first known one it belongs to no step.
+    streams run in order. Before the first known one it belongs to no step.
     """
     if not steps.marked:
         return np.zeros(len(launch), np.int64)

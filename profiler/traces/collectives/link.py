@@ -1,7 +1,7 @@
 """Which collective each communication kernel carried out: the kernel's own words, then those of its launch.
 
 Sources are asked in this order, each fills what those before it left open and contradicts none of them:
-the kernel's args; `External id` of an operator that describes a collective; the launch call and the
+the kernel's args; `External id` of an operator that describes a collective. The launch call and the
 `nccl:*` annotation and `record_param_comms` around it; those that were issued on the launching thread
 since its last collective kernel (a coalescing block launches one kernel for several); the kernel's name.
 """

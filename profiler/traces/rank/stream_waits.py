@@ -3,7 +3,7 @@
 A trace records that the host told a stream to wait (`cudaStreamWaitEvent`), and when, but as a rule not for
 what. The event can only be of work launched before. So the candidates are the last work of each other stream
 before the call. A candidate that ended after the waiting work began is refuted. A pair of streams in which
-candidates are refuted is not trusted: there a wait counts only if the work began as the other ended, when
+candidates are refuted is not trusted. There a wait counts only if the work began as the other ended, when
 neither its stream nor its launch held it up.
 """
 

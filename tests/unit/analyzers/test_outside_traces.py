@@ -45,8 +45,8 @@ def headline(report: Report) -> str:
 @pytest.mark.parametrize(
     ("name", "steps", "first"),
     [
-        ("sglang_Qwen3-8B_decode", [("decode", 32)], "Inference, 1 decode step of 32 requests: "),
-        ("graph_execution", [("mixed", 46)], "Inference, 1 mixed step of 46 requests: "),
+        ("sglang_Qwen3-8B_decode", [("decode", 32)], "Inference (1 decode step of 32 requests): "),
+        ("graph_execution", [("mixed", 46)], "Inference (1 mixed step of 46 requests): "),
     ],
 )
 def test_inference_has_its_steps_its_words_and_its_own_advice(

@@ -39,7 +39,7 @@ def test_eight_ranks_of_a_recommender_wait_for_late_ones():
     late = [int(group.loc[group["start_ns"].idxmax(), "rank"]) for _, group in by_place]
     assert late == [7, 7, 7, 7, 7, 5, 5, 4]
     assert report.headline is not None
-    assert report.headline.startswith("Rank 7 is late or began recording later; the network is ")
+    assert report.headline.startswith("Rank 7 is late, or only began to record later: the others wait ")
     assert "clock-skew" not in {finding.kind for finding in report.findings}
     (straggler,) = (f for f in report.findings if f.kind == "straggler" and f.ranks == (7,))
     assert "it begins its step" in straggler.title

@@ -13,6 +13,8 @@ from shardtoll.analyzers.headline.advice import (
     ends,
     ends_of_both,
     first_of,
+    orders,
+    own_reason,
     room,
     with_advice,
 )
@@ -86,7 +88,7 @@ def test_a_late_rank_and_launches_of_one_cause_are_named_together():
     late = replace(made("straggler", 0), figures=(slow,), ranks=(3,))
     findings = [made("launch-bound", 9), made("host-sync", 1), late]
     assert said("Rank 3 is late", findings, 2) == (
-        "Rank 3 is late; see findings 1 and 3, which have one cause"
+        "Rank 3 is late; speed up launches on all ranks (findings 1, 3)"
     )
 
 
@@ -120,3 +122,20 @@ def test_reasons_of_idle_time_point_to_their_own_kinds_only():
     assert idle.REASONS["launch"][1] == ("launch-bound",)
     assert "straggler" not in idle.ADVISE
     assert set(idle.ADVISE) <= {kind for kind, family in KINDS.items() if family == "schedule"}
+
+
+def test_what_a_late_rank_alone_does_says_why_it_is_late():
+    of_rank = [replace(made(kind, 9), ranks=(3,)) for kind in ("host-sync", "straggler")]
+    assert own_reason(of_rank, 3) == 0
+    assert own_reason(of_rank, 2) is None
+    # Below its lateness it costs less than that: it is another matter.
+    assert own_reason(of_rank[::-1], 3) is None
+    assert own_reason([replace(made("host-sync", 9), ranks=(2, 3)), of_rank[1]], 3) is None
+
+
+def test_only_a_short_order_is_advice_in_words_of_its_own():
+    told = replace(made("straggler", 9), remedy=Remedy("Give rank 3 its batch earlier: more workers."))
+    assert orders([told], 0) == ("give rank 3 its batch earlier",)
+    assert orders([told], 0, "to send less, ") == ("to send less, give rank 3 its batch earlier",)
+    assert orders([made("straggler", 9)], 0) == ()
+    assert orders([told], None) == ()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardtoll.dashboards.facts import together
+from shardtoll.dashboards.facts import first_facts, step_times, together
 from shardtoll.dashboards.facts.first_rows import FINDINGS, rows, worth_showing
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Finding, Remedy, Report, Where
+from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.records.finding import Severity
+from shardtoll.ledger.words import human
 from tests import sample_reports
 from tests.unit.dashboards.terminal.test_first_screen import shown
 
@@ -76,7 +78,7 @@ def test_the_largest_toll_is_shown_and_said_though_warnings_stand_first():
     report = of(*small, priced("recompute", "info", 4), priced("exposed-communication", "info", 40))
     # Infos stand by toll: the largest comes sixth.
     assert [row.number for row in worth_showing(report)] == [1, 2, 3, 4, 6]
-    said = "Finding 6 has the largest toll, 40.0 ms: infos stand below warnings."
+    said = "Finding 6 has the largest toll, 40.0 ms, but may be by design: it is an info."
     for width in (80, 100):
         text = shown(report, width)
         assert said in text
@@ -94,5 +96,51 @@ def test_a_larger_toll_below_a_larger_saving_is_said_to_be_one():
     late = replace(priced("straggler", "warning", 12, 0), replayed="on time")
     report = of(priced("host-sync", "warning", 9, 9), late)
     assert together.of_largest_toll(report, [1, 2]) == [
-        "Finding 2 has the largest toll, 12.0 ms: larger savings stand first."
+        "Finding 2 has the largest toll, 12.0 ms, but its fix alone saves nothing."
+    ]
+
+
+def test_findings_that_differ_in_numbers_and_places_only_share_a_row_with_their_sum():
+    def exposed(toll_ms: int, saving_ms: int, source: str, text: str) -> Finding:
+        found = priced("exposed-communication", "info", toll_ms, saving_ms)
+        return replace(found, where=Where(source=source), remedy=Remedy(text))
+
+    first = exposed(9, 3, "a.py:1 (f)", "Use smaller buckets: one of 5.03 MB at a.py:1 (f) waits.")
+    other = exposed(5, 2, "b.py:2 (g)", "Use smaller buckets: one of 8.2 MB at b.py:2 (g) waits.")
+    report = of(first, other, exposed(4, 1, "c.py:3 (h)", "Start earlier."))
+    assert [row.numbers for row in rows(report.findings)] == [(1, 2), (3,)]
+    grouped, alone = rows(report.findings)
+    said = "1 more like it (finding 2), together at most toll 14.0 ms, saving 5.00 ms"
+    assert first_facts.more_like(grouped, report) == said
+    assert first_facts.more_like(alone, report) is None
+    for width in (80, 100):
+        assert said in " ".join(shown(report, width).split())
+    assert said in first_screen(report)
+    # What replay or a bound says of them together holds for the sum.
+    overlap = Overlap((1, 2), 4 * MS, saved=True)
+    assert "saving 4.00 ms" in str(first_facts.more_like(grouped, replace(report, overlaps=(overlap,))))
+    cost = Overlap((1, 2, 3), 12 * MS)
+    assert "toll 12.0 ms, saving 5.00 ms" in str(
+        first_facts.more_like(grouped, replace(report, overlaps=(cost,)))
+    )
+
+
+def test_tolls_of_a_row_are_never_more_together_than_a_step():
+    findings = [replace(priced("transfer-stall", "info", 40), remedy=Remedy("Pin it.")) for _ in range(3)]
+    report = of(*findings)
+    (row,) = rows(findings)
+    longest = max(time.step_ns for time in step_times.rank_times(report))
+    assert longest < 120 * MS
+    assert f"toll {human.duration(longest)}" in str(first_facts.more_like(row, report))
+
+
+def test_each_late_rank_keeps_a_row_of_its_own():
+    late = [replace(priced("straggler", "info", 4), remedy=Remedy("Trace it."), ranks=(r,)) for r in (0, 1)]
+    assert [row.numbers for row in rows(late)] == [(1,), (2,)]
+
+
+def test_a_large_toll_that_no_fix_saves_says_so():
+    report = of(priced("host-sync", "warning", 5, 5), priced("exposed-communication", "info", 9, 1))
+    assert together.of_largest_toll(report, [1, 2]) == [
+        "Finding 2 has the largest toll, 9.00 ms, but its fix saves at most 1.00 ms."
     ]

@@ -34,8 +34,8 @@ def of(*findings: Finding) -> Report:
 @pytest.mark.parametrize(
     ("width", "words"),
     [
-        (100, f"{COST} on the worst rank · floor: its transfers at best · saving: what the fix gains"),
-        (80, f"{COST}, worst rank · floor: transfers at best · saving: fix's gain"),
+        (100, f"{COST} on the worst rank · floor: transfers at best · saving: the fix's gain at most"),
+        (80, f"{COST} · floor: transfers at best · saving: fix's gain at most"),
     ],
 )
 def test_every_figure_shown_is_explained_within_the_screen(width: int, words: str):
@@ -108,3 +108,26 @@ def test_the_words_by_the_bars_are_explained_where_they_stand():
     assert words(sample_reports.report(), drawn) == "unattributed: recording, or in no record"
     assert words(sample_reports.report(), (0,)) is None
     assert "unattributed: recording, or in no record" in shown(sample_reports.report(), 100).splitlines()
+
+
+def test_a_saving_beyond_toll_minus_floor_says_how():
+    hidden = of(cost("exposed-communication", 9, 4))
+    assert first_facts.beyond_floor(hidden.findings[0]) == "hidden"
+    assert first_facts.figures(hidden.findings[0]) == [
+        "toll 9.00 ms · floor 4.00 ms · saving 9.00 ms (hidden)",
+        "toll 9.00 ms · saving 9.00 ms",
+        "saving 9.00 ms",
+    ]
+    assert "floor: transfers at best, unless hidden" in shown(hidden, 100)
+    removed = of(cost("implicit-redistribute", 9, 4))
+    assert first_facts.figures(removed.findings[0])[0].endswith("saving 9.00 ms")
+    assert "unless left out" in shown(removed, 100)
+    plain = of(replace(cost("exposed-communication", 9, 4), saving_ns=5 * MS))
+    assert first_facts.beyond_floor(plain.findings[0]) is None
+    assert "unless" not in shown(plain, 100)
+
+
+def test_a_predicted_saving_is_no_upper_bound():
+    predicted = of(replace(cost("exposed-communication", 9), replayed="without it"))
+    assert "at most" not in shown(predicted, 100)
+    assert "what the fix gains at most" in shown(of(cost("exposed-communication", 9)), 100)

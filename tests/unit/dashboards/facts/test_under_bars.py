@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from shardtoll.dashboards.facts import summary, under_bars
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Figure, Finding, Where
@@ -43,7 +45,7 @@ def test_time_between_steps_without_a_reason_is_not_called_a_batch():
 def test_idle_time_without_a_finding_says_what_it_may_be_and_what_to_record():
     report = idle_report(70)
     live = replace(report, run=replace(report.run, source="live"))
-    said = "Idle, in no finding: 70.0 ms (88 %) on rank 0: its host launches nothing then; "
+    said = "Idle, in no finding: 70.0 ms (88 %) on rank 0: the host launches nothing then; "
     assert under_bars.not_explained(live) == f"{said}py-spy dump shows the line."
     trace = replace(report, run=replace(report.run, source="trace"))
     assert under_bars.not_explained(trace) == f"{said}trace with_stack=True to see its code."
@@ -80,3 +82,29 @@ def test_idle_time_names_the_code_that_the_host_was_in_where_a_record_tells():
         f"No finding explains 70.0 ms (88 %) of rank 0's 80.0 ms step: the device is idle, and for 50.0 ms "
         f"its host is in {line}."
     )
+
+
+def test_idle_time_of_all_ranks_names_all_of_them():
+    report = idle_report(70)
+    steps = report.tables["steps"]
+    (row,) = steps.to_pylist()
+    alike, busy = ({**row, "rank": 1, "idle_ns": idle * MS} for idle in (60, 20))
+
+    def said(other: dict[str, object], seen: tuple[int, ...]) -> str:
+        tables = {**report.tables, "steps": pa.Table.from_pylist([row, other], schema=steps.schema)}
+        run = replace(report.run, ranks_seen=seen, world_size=2)
+        return under_bars.not_explained(replace(report, tables=tables, run=run)) or ""
+
+    assert "on all ranks (most on rank 0): the host" in said(alike, (0, 1))
+    assert "on rank 0: the host" in said(busy, (0, 1))
+
+
+def test_time_that_the_verdict_holds_to_the_step_without_recording_has_no_second_share():
+    report = idle_report(70)
+    steps = report.tables["steps"]
+    (row,) = steps.to_pylist()
+    recorded = {**row, "unattributed_ns": 5 * MS, "capture_ns": 5 * MS, "duration_ns": 85 * MS}
+    tables = {**report.tables, "steps": pa.Table.from_pylist([recorded], schema=steps.schema)}
+    said = under_bars.not_explained(replace(report, tables=tables))
+    assert said is not None
+    assert said.startswith("Idle, in no finding: 70.0 ms on rank 0: ")

@@ -17,8 +17,9 @@ from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.terminal import step_bars
 from shardtoll.dashboards.terminal import steps as terminal_steps
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
-from shardtoll.ledger import Figure, Finding, Report, Where
+from shardtoll.ledger import Figure, Finding, Notice, Report, Where
 from shardtoll.ledger.answers.overlap import Overlap
+from shardtoll.ledger.tables.tables import to_table
 from shardtoll.ledger.words import human
 from tests import sample_reports
 
@@ -133,6 +134,24 @@ def test_figures_give_way_to_the_place():
     assert wide.split(" · ") == ["toll 9.00 ms", "floor 1.00 ms", "saving 8.00 ms"]
     assert narrow.split(" · ") == ["toll 9.00 ms", "saving 8.00 ms"]
     assert narrowest == "saving 8.00 ms"
+
+
+def test_the_run_line_says_what_the_recorded_steps_are():
+    def line(*notices: Notice, width: int | None = None) -> str:
+        report = sample_reports.report()
+        tables = {**report.tables, "notices": to_table("notices", list(notices))}
+        return first_facts.run_line(replace(report, tables=tables), width)
+
+    unmarked = Notice(0, "no-steps", "t")
+    torn = tuple(Notice(rank, "launches-unseen", "t") for rank in range(4))
+    assert " · 2 steps · " in line(Notice(0, "sizes-unknown", "t"))
+    assert " · 2 steps (no marks: the whole trace) · " in line(unmarked)
+    assert " · 2 steps (begins in mid-step) · " in line(*torn)
+    assert " · 2 steps (no marks: the whole trace, ranks 1, 3 begin in mid-step) · " in line(
+        unmarked, torn[1], torn[3]
+    )
+    assert "rank 1 begins in mid-step" in line(torn[1])
+    assert " · 2 steps (no marks, cut in mid-step) · " in line(unmarked, *torn, width=60)
 
 
 def test_the_fabric_stays_in_a_run_line_that_is_too_long():
@@ -280,6 +299,15 @@ def test_a_rank_beside_a_mean_says_why_it_stands_there(
     assert [bar.name for bar in first_facts.bars(sample_reports.report())] == names
 
 
+def test_the_slowest_stage_of_a_pipeline_has_a_bar_of_its_own():
+    def names(*ranks: int) -> list[str]:
+        uneven = Finding("pipeline-imbalance", "warning", "t", 9_000_000, None, None, None, 1, ranks, Where())
+        return [bar.name for bar in first_facts.bars(replace(sample_reports.report(), findings=(uneven,)))]
+
+    assert names(1) == ["rank 1 slowest stage", "mean of 3 others"]
+    assert not any("stage" in name for name in names(1, 2))
+
+
 @pytest.mark.parametrize(
     ("severity", "toll_ms", "late"), [("warning", 1, (3,)), ("info", 9, (3,)), ("info", 1, ())]
 )
@@ -309,8 +337,8 @@ def test_ascii_holds_the_same_words():
 @pytest.mark.parametrize(
     ("ranks", "hosts", "phase", "words"),
     [
-        ((2,), ("a",), None, "whole step, rank 2"),
-        ((2,), ("a", "b"), "backward", "backward, rank 2 on b"),
+        ((2,), ("a",), None, "rank 2: others wait"),
+        ((2,), ("a", "b"), "backward", "backward, rank 2 on b: others wait"),
         ((1, 3), ("a",), None, "whole step, ranks 1, 3 in turn"),
         ((0, 1, 2, 3), ("a",), None, "whole step, all ranks in turn"),
     ],

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.findings.exposed.exposed_remedies import COUNTERFACTUAL, remedy
+from shardtoll.analyzers.findings.exposed.exposed_remedies import (
+    COUNTERFACTUAL,
+    can_only_hide,
+    remedy,
+    sending_less,
+)
 from shardtoll.ledger.records.ddp_causes import BUFFERS
 from tests.unit.analyzers.ledgers import collective, ledger, run_of
 from tests.unit.analyzers.of_kinds import running
@@ -65,7 +70,7 @@ def test_ddps_agreement_on_buckets_is_no_cost_of_later_steps() -> None:
 
 
 def test_an_unknown_cause_gets_general_advice() -> None:
-    assert "asynchronously" in remedy("", "", "").text
+    assert "async_op=True" in remedy("", "", "").text
 
 
 @pytest.mark.parametrize("style", ["ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModule"])
@@ -88,6 +93,16 @@ def test_a_few_bytes_a_step_are_advised_to_be_fewer_messages(op: str) -> None:
     tiny = remedy(op, op, "forward", 8)
     assert "latency" in tiny.text
     assert "step % 10" in (tiny.code or "")
-    assert "asynchronously" in remedy(op, op, "forward", 1 << 20).text
+    assert "async_op=True" in remedy(op, op, "forward", 1 << 20).text
     # Not where a library's own algorithm needs it in every step.
     assert "step % 10" not in (remedy("RowwiseParallel", op, "forward", 8).code or "")
+
+
+def test_transfers_that_no_compute_can_hide_are_advised_to_be_fewer() -> None:
+    early = remedy("", "", "")
+    assert can_only_hide(early)
+    assert not can_only_hide(remedy("DistributedDataParallel.reducer", "all_reduce", "backward", 84))
+    less = sending_less(early, "23.2 ms")
+    assert less.text.startswith("Use a larger batch, or send less (bf16): only 23.2 ms of compute could hide")
+    assert less.text.endswith(early.text)
+    assert less.code == early.code

@@ -320,14 +320,14 @@ class TestHeadline:
         report = run(ledger(steps=steps(survey=idle, watch=watched)))
         assert report.headline is not None
         # 70 % of the 90 ms that are no exposed communication.
-        assert "for 63.0 ms (63 %) of its 100 ms step" in report.headline
-        assert report.headline.endswith("exposed communication takes 10 % of the mean step.")
+        assert "both ranks run no operator for 63.0 ms (63 %) of the 100 ms step (mean)" in report.headline
+        assert report.headline.endswith("exposed communication takes 10 % of the step (mean of 2 ranks).")
 
     def test_exposed_communication_is_that_of_watched_steps(self):
         watched = {"exposed_comm_ns": 2 * MS, "unattributed_ns": 98 * MS}
         report = run(ledger(steps=steps(watch=watched)))
         assert report.headline is not None
-        assert "exposed communication takes 2.0 % of the mean step" in report.headline
+        assert "exposed communication takes 2.0 % of the step (mean of 2 ranks)" in report.headline
 
     def test_the_step_is_the_table_s(self):
         """Of a watched step, capture is left out; one without times is in no share."""
@@ -338,7 +338,7 @@ class TestHeadline:
         rows[-1] = replace(rows[-1], exposed_ns=None)
         assert (rows[-1].step, rows[-1].rank) == (last.step, last.rank)
         report = run(ledger(rows, steps=[*given[:-1], last]))
-        assert "25 % of the mean step" in report.headline
+        assert "25 % of the step (mean of 2 ranks)" in report.headline
 
     def test_where_no_step_has_times_nothing_is_told(self):
         rows = each_step(seq=lambda n: n, exposed_ns=lambda _: None)
@@ -352,16 +352,16 @@ class TestHeadline:
     @pytest.mark.parametrize(
         ("untold", "each_ns", "said"),
         [
-            (0, MS, "Neither the network nor a late rank is at fault: exposed communication takes 0.001 % of "
-             "the mean step."),
+            (0, MS, "Neither the network nor a late rank is at fault: waiting and moving data take 0.001 % "
+             "of the step (mean of 2 ranks)."),
             # One of twenty, or too short all together to be 5 % of the step: no matter, and it is said.
-            (1, 9 * MS, "Neither the network nor a late rank is at fault: exposed communication takes at "
-             "least 0.001 % of the mean step."),
-            (19, MS // 10, "Neither the network nor a late rank is at fault: exposed communication takes at "
-             "least 0.001 % of the mean step."),
+            (1, 9 * MS, "Neither the network nor a late rank is at fault: waiting and moving data take at "
+             "least 0.001 % of the step (mean of 2 ranks)."),
+            (19, MS // 10, "Neither the network nor a late rank is at fault: waiting and moving data take at "
+             "least 0.001 % of the step (mean of 2 ranks)."),
             (19, 9 * MS, "Cannot tell whether the network or a late rank is at fault, as 152 of 160 "
-             "collectives have no known exposed time: exposed communication takes at least 0.001 % of the "
-             "mean step."),
+             "collectives have no known exposed time: waiting and moving data take at least 0.001 % of the "
+             "step (mean of 2 ranks)."),
         ],
     )  # fmt: skip
     def test_a_lower_bound_clears_nobody(self, untold, each_ns, said):

@@ -109,7 +109,7 @@ def test_a_stage_that_sleeps_between_its_messages_is_slow_too() -> None:
     (finding,) = imbalances(sleeping([19, 19, 79, 19], groups=[PIPE]))
     assert (finding.ranks, finding.toll_ns) == ((2,), 45 * MS)
     assert finding.title.startswith(
-        "rank 2 (stage 2 of 0-3) works 80.0 ms per step, 45.0 ms beyond the mean stage"
+        "rank 2 (stage 2 of 0-3) spends 80.0 ms per step outside messages, 45.0 ms beyond the mean stage"
     )
     assert finding.remedy is not None
     assert finding.remedy.code

@@ -87,3 +87,22 @@ def test_on_an_accelerator_the_time_is_the_hosts() -> None:
     (finding,) = syncs([read(20 * MS, number) for number in STEPS], run=about)
     assert (finding.toll_ns, finding.saving_ns, finding.confidence) == (None, None, "likely")
     assert "waits for the device for 20.0 ms per step" in finding.title
+
+
+def test_one_long_wait_in_a_traces_only_step_asks_for_more_steps() -> None:
+    def waits(*numbers: int, **about: Any) -> Finding:
+        stalls = [Stall(n, 0, "host-sync", "hipMemcpy", "other", 1, 60 * MS, 60 * MS) for n in numbers]
+        steps = [step(n, 0, compute_ns=30 * MS, exposed_comm_ns=0, idle_ns=70 * MS) for n in numbers]
+        run_about = run_of(1, source="trace", device="NVIDIA H100", backend="nccl", **about)
+        (finding,) = run(ledger(run=run_about, stalls=stalls, steps=steps)).findings
+        assert finding.remedy is not None
+        return finding
+
+    alone, often = waits(0), waits(0, 1)
+    assert (alone.confidence, often.confidence) == ("possible", "likely")
+    assert alone.remedy is not None
+    assert often.remedy is not None
+    assert alone.remedy.text.startswith("Record more steps first: this one wait may not")
+    assert often.remedy.text.startswith("Read values from the device")
+    assert "one wait in one recorded step" in alone.title
+    assert "recorded step" not in often.title
