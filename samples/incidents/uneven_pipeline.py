@@ -8,7 +8,7 @@ that this project started from.
 The work is a sleep, so that ranks that share cores do not slow each other: bars show it as idle time.
 
 The bill has to name the slow stage, and to hold what ranks wait besides against the schedule's ideal bubble.
-The mended twin has stages of equal length.
+The mended twin divides the same work evenly: layers are moved, none is left out.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.incidents.uneven_pipeline
 """
@@ -33,6 +33,7 @@ BATCHES: Final = 4
 WIDTH: Final = 32
 FORWARD_S: Final = 0.05
 SLOW_FORWARD_S: Final = 0.2
+EVEN_FORWARD_S: Final = ((STAGES - 1) * FORWARD_S + SLOW_FORWARD_S) / STAGES
 STEPS: Final = 3
 
 
@@ -52,10 +53,10 @@ class Stage(nn.Module):
 
 
 def build(fixed: bool) -> Program:
-    """Return the program; mended, all stages take the same time."""
+    """Return the program; mended, all stages take the same time, and no less together."""
     torch.manual_seed(0)
     rank = dist.get_rank()
-    model = Stage(SLOW_FORWARD_S if rank == SLOW and not fixed else FORWARD_S)
+    model = Stage(EVEN_FORWARD_S if fixed else SLOW_FORWARD_S if rank == SLOW else FORWARD_S)
     stage = PipelineStage(model, rank, STAGES, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, n_microbatches=BATCHES, loss_fn=nn.functional.mse_loss)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -84,7 +85,7 @@ def build(fixed: bool) -> Program:
 _EXCESS_S: Final = BATCHES * (SLOW_FORWARD_S - FORWARD_S)
 """What the slow stage takes longer than another, in a step."""
 _MEAN_EXCESS_S: Final = _EXCESS_S * (STAGES - 1) / STAGES
-_EVEN_BUBBLE_S: Final = (STAGES - 1) * (FORWARD_S + (SLOW_FORWARD_S - FORWARD_S) / STAGES)
+_EVEN_BUBBLE_S: Final = (STAGES - 1) * EVEN_FORWARD_S
 """What stages of the mean length wait in forward: waiting for the slow one is no bubble, but imbalance."""
 
 INCIDENT = Incident(
