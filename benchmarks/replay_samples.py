@@ -34,6 +34,7 @@ from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.ledger import Report, ShardtollError, analyze, read_run
 from shardtoll.profiler import audit
+from shardtoll.samples.incidents import uneven_pipeline
 from shardtoll.samples.incidents.job import incident_of, part
 from shardtoll.samples.ranks import process_group
 from shardtoll.samples.strategies import common
@@ -111,7 +112,12 @@ def trained(name: str, fixed: bool, out: str) -> None:
     torch.manual_seed(0)
     warnings.simplefilter("ignore", FutureWarning)
     with process_group("cpu", incident.backend):
-        program = incident.build(fixed)
+        program = (
+            # The remedy moves layers: its twin does the same work, divided evenly.
+            uneven_pipeline.build(fixed, uneven_pipeline.EVEN_FORWARD_S)
+            if name == "uneven_pipeline"
+            else incident.build(fixed)
+        )
         with audit(program.model, out) as session:
             for _ in range(ROUNDS):
                 program.train(session)
