@@ -4,9 +4,11 @@
     python benchmarks/replay_samples.py incidents --repeats 3 -o benchmarks/results/replay-incidents.json
 
 A strategy's row says how far replayed steps are off the recorded ones, over all ranks and steps. An incident
-runs bad and fixed at one time; the bad run predicts the step of the fixed one, by the finding that the
-incident must have. Figures are of median steps. The noise is how far the repeats of the fixed one differ, and
-the spread is that of its steps: half the range of the middle half of them, as a share of the median.
+runs bad and fixed in turn, never both at one time: their ranks need the same cores. Its steps are run
+`ROUNDS` times over, so that most are watched ones, whose times are true, and without checks. The bad run
+predicts the step of the fixed one after it, by the finding that the incident must have. Figures are of median
+steps. The noise is how far the repeats of the fixed one differ, and the spread is that of its steps: half the
+range of the middle half of them, as a share of the median.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import statistics
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -30,11 +33,14 @@ from replay_ranks import ended, started
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.ledger import Report, ShardtollError, analyze, read_run
-from shardtoll.samples.incidents.job import incident_of, train
+from shardtoll.profiler import audit
+from shardtoll.samples.incidents import uneven_pipeline
+from shardtoll.samples.incidents.job import incident_of, part
 from shardtoll.samples.ranks import process_group
 from shardtoll.samples.strategies import common
 
 MOST_S: Final = 240.0
+ROUNDS: Final = 8
 STRATEGIES: Final = {
     **dict.fromkeys(("accumulation", "checkpointing", "clipping", "ddp", "fsdp1", "fsdp2", "zero"), 2),
     **dict.fromkeys(("context_parallel", "expert_parallel", "groups", "point_to_point"), 4),
@@ -99,6 +105,25 @@ def unedited(folder: Path) -> dict[str, Any]:
     }
 
 
+def trained(name: str, fixed: bool, out: str) -> None:
+    """Be one rank of an incident's program, audited as a user's is by default."""
+    incident = incident_of(name)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore", FutureWarning)
+    with process_group("cpu", incident.backend):
+        program = (
+            # The remedy moves layers: its twin does the same work, divided evenly.
+            uneven_pipeline.build(fixed, uneven_pipeline.EVEN_FORWARD_S)
+            if name == "uneven_pipeline"
+            else incident.build(fixed)
+        )
+        with audit(program.model, out) as session:
+            for _ in range(ROUNDS):
+                program.train(session)
+        part()
+
+
 def incidents(names: list[str], repeats: int) -> Iterator[dict[str, Any]]:
     """Yield one row an incident."""
     for name in names:
@@ -110,16 +135,16 @@ def incidents(names: list[str], repeats: int) -> Iterator[dict[str, Any]]:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 outs = [Path(folder, part) for part in ("bad", "fixed")]
-                jobs = [
-                    started(train, incident.ranks, (name, fixed, str(outs[fixed])), incident.environment)
-                    for fixed in (False, True)
-                ]
                 try:
-                    ended([*jobs[0], *jobs[1]], MOST_S)
+                    for way in (False, True):
+                        arguments = (name, way, str(outs[way]))
+                        ended(started(trained, incident.ranks, arguments, incident.environment), MOST_S)
                     bad, fixed = (read_run(out) for out in outs)
-                    measured.append(step_ms(fixed))
+                    after = step_ms(fixed)
+                    measured.append(after)
                     spreads.append(step_spread(fixed))
-                    made.append(fix_of(analyze(bad), incident.expected[0].kind, step_ms(bad)))
+                    found = fix_of(analyze(bad), incident.expected[0].kind, step_ms(bad))
+                    made.append(found if "missing" in found else {**found, "measured_ms": after})
                 except (RuntimeError, ShardtollError) as error:
                     made.append({"missing": str(error)[:160]})
         if spreads:
@@ -143,13 +168,15 @@ def _joined(made: list[dict[str, Any]], measured: list[float]) -> dict[str, Any]
     middle = {
         key: round(statistics.median(each[key] for each in there), 4) for key in there[0] if key != "kind"
     }
+    errors = [abs(each["predicted_ms"] / each["measured_ms"] - 1) for each in there]
     return {
         "kind": there[0]["kind"],
         **middle,
         "measured_ms": round(after, 4),
         "error": round(middle["predicted_ms"] / after - 1, 4),
+        "error_each": round(statistics.median(errors), 4),
         "noise": round((max(measured) - min(measured)) / 2 / after, 4),
-        "held": sum(each["low_ms"] <= after <= each["high_ms"] for each in there),
+        "held": sum(each["low_ms"] <= each["measured_ms"] <= each["high_ms"] for each in there),
         "of": len(there),
     }
 

@@ -21,6 +21,7 @@ from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.context.rooted import FROM_ROOT
 from shardtoll.analyzers.replay.own_time import blocked, blocked_until, idle_until
 from shardtoll.analyzers.replay.point_order import in_order
+from shardtoll.analyzers.replay.sends import delivered
 from shardtoll.analyzers.shared.memo import once
 
 Ints = npt.NDArray[np.int64]
@@ -135,9 +136,10 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
     ranks = tuple(sorted(int(rank) for rank in ends.index))
     start = rows["arrival_ns"].to_numpy(dtype=np.int64)
     end = start + rows["duration_ns"].to_numpy(dtype=np.int64)
-    match, feeds, moved = dependencies(rows, start, end)
+    known = delivered(rows, start, end)
+    start, exposed = known.start_ns, known.exposed_ns
+    match, feeds, moved = dependencies(rows, start, known.end_ns)
     idle = rows["idle_until_ns"].to_numpy(dtype=np.int64)
-    exposed = rows["exposed_ns"].to_numpy(dtype=np.int64)
     rank = rows["rank"].to_numpy(dtype=np.int64)
     began = context.clocks.corrected(
         np.array(ranks, dtype=np.int64), ends.loc[list(ranks), "start_ns"].to_numpy(dtype=np.int64)

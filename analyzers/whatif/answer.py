@@ -121,7 +121,7 @@ def _fixes(context: Context, report: Report, fixes: Sequence[int], first: int | 
         finding = report.findings[number - 1]
         edit = edit_of(context, finding, number)
         if edit is None:
-            why = NO_EDIT.get(finding.kind, "the finding names no rows or ranks that an edit could change")
+            why = NO_EDIT.get(finding.kind, _why_none(finding))
             raise UsageError(f"finding {number} ({finding.kind}) cannot be replayed: {why}", "leave it out")
         made.append(edit)
     for number, finding in enumerate(report.findings, start=1):
@@ -131,6 +131,12 @@ def _fixes(context: Context, report: Report, fixes: Sequence[int], first: int | 
         if edit is not None and number not in fixes:
             made.append(edit)
     return made
+
+
+def _why_none(finding: Finding) -> str:
+    if finding.kind == "cross-node-traffic" and finding.saving_ns is None:
+        return "nothing on record says how fast its collectives are inside a node"
+    return "the finding names no rows or ranks that an edit could change"
 
 
 def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding]) -> tuple[Change, ...]:
@@ -183,10 +189,14 @@ def beyond_notes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Findi
         toll_ns = None if edit.number is None else findings[edit.number - 1].toll_ns
         saved_ns = made.saved([edit]).mid_ns
         if toll_ns and saved_ns - toll_ns >= LEAST_LONGER * made.step_ns:
+            why = (
+                "transfers that came after the late rank are then hidden by compute"
+                if edit.beyond is None
+                else "the host's work for these calls, and what ranks wait in them, goes too"
+            )
             yield (
                 f"The fix of finding {edit.number} saves {human.duration(saved_ns)}, and its toll is "
-                f"{human.duration(toll_ns)}: transfers that came after the late rank are then hidden by "
-                "compute."
+                f"{human.duration(toll_ns)}: {why}."
             )
 
 

@@ -18,7 +18,9 @@ from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.latency_share import latency_share
 from shardtoll.analyzers.whatif.micro_batches import more_micro_batches
+from shardtoll.analyzers.whatif.removal import removal
 from shardtoll.analyzers.whatif.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
 from shardtoll.ledger import UsageError
 
@@ -68,7 +70,7 @@ def asked_edits(context: Context, asked: Asked) -> list[Edit]:
     if asked.dtype is not None:
         made.append(_dtype(context, asked.dtype))
     if asked.bucket_bytes is not None:
-        made.append(buckets_of(context, asked.bucket_bytes, _latency(context)))
+        made.append(buckets_of(context, asked.bucket_bytes, latency_share(context)))
     if asked.micro_batches is not None:
         made.append(more_micro_batches(context, asked.micro_batches))
     for wanted, gone in (
@@ -103,7 +105,7 @@ def _without(context: Context, words: str) -> Edit:
         there = ", ".join(sorted(frame["op"].dropna().unique())[:6])
         raise UsageError(f"--without {words}: no collective is that", f"the run has {there}")
     rows = frame.index.to_numpy(dtype=np.int64)[chosen]
-    return Edit(f"without {words}", lambda draft, _: draft.remove(draft.nodes_of(rows)))
+    return removal(context, rows, f"without {words}")
 
 
 def _rank(context: Context, rank: int) -> Edit:
@@ -119,16 +121,6 @@ def _rank(context: Context, rank: int) -> Edit:
     )
 
 
-def _latency(context: Context) -> Floats:
-    """Return the share of each collective's expected time that is latency; a half where no model tells."""
-    frame = context.collectives
-    expected = frame["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
-    latency = frame["expected_latency_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.clip(latency / expected, 0.0, 1.0)
-    return np.where(np.isfinite(share), share, 0.5)
-
-
 def _scaled_bytes(context: Context, draft: Draft, factor: Floats, end: float) -> None:
     """Let collectives take as long as with so many times their bytes, by index in their frame.
 
@@ -136,7 +128,7 @@ def _scaled_bytes(context: Context, draft: Draft, factor: Floats, end: float) ->
     """
     nodes = np.flatnonzero(draft.recorded.of_kinds((Kind.COLLECTIVE,)) & (draft.recorded.row >= 0))
     rows = draft.recorded.row[nodes]
-    share = _latency(context)[rows]
+    share = latency_share(context)[rows]
     share = share if end == 0 else np.minimum(1.0, 2 * share) if end < 0 else np.zeros(len(share))
     draft.duration[nodes] *= share + (1 - share) * factor[rows]
 

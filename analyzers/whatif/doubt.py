@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.recorded.recorded import Recorded, slowest_ns
 from shardtoll.analyzers.replay.outcome import Outcome
 from shardtoll.analyzers.two_runs.intervals import HURST, RUN_NOISE
+
+APART: Final = 0.86
+"""As `HURST`, of runs on CPUs minutes apart, whose hosts do other things meanwhile: the middle of what
+Dinda measured. Of 28 programs run three times on two busy cores the median was 0.83."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,9 @@ class Doubt:
     """By how much runs of one program differ on a quiet machine, as `compare` has it."""
     unknown_share: float
     """Share of the critical path that is gaps without a reason on record."""
+    crowding: float = 0.0
+    """By what share ranks that compute on fewer cores than they are may free each other: of what a change
+    saves, so much more. 0 where each has a core, where they sleep, and on devices."""
 
     def half_ns(self, saving_ns: float) -> float:
         """Return half the width of a saving's band, models apart.
@@ -58,6 +67,7 @@ def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share:
         spread_ns=_spread(context),
         run_ns=RUN_NOISE * lasted,
         unknown_share=unknown_share,
+        crowding=_crowding(context),
     )
 
 
@@ -66,6 +76,23 @@ def _rows(context: Context) -> dict[tuple[int, int], float]:
     rows = context.step_rows
     keys = zip(rows["step"].astype("int64"), rows["rank"].astype("int64"), strict=True)
     return dict(zip(keys, rows["duration_ns"].astype("float64"), strict=True))
+
+
+def _crowding(context: Context) -> float:
+    """Return how many ranks beyond the first stand on each core, times the share of a step that they are
+    awake.
+
+    Work that a change takes off all ranks frees cores: ranks that were ready to run go on with theirs. How
+    long they were ready is not on record, so it belongs to the band alone.
+    """
+    shared = crowded(context)
+    rows = context.timed_rows
+    if shared is None or rows.empty:
+        return 0.0
+    asleep = (rows["asleep_ns"].astype("float64") / rows["duration_ns"].astype("float64")).mean()
+    # If the system tells nothing, they may have been awake throughout.
+    awake = 1.0 if np.isnan(asleep) else float(np.clip(1 - asleep, 0.0, 1.0))
+    return (shared.ranks / shared.cores - 1) * awake
 
 
 def _spread(context: Context) -> float:
@@ -79,4 +106,5 @@ def _spread(context: Context) -> float:
     # The median of deviations: a first step that compiles says nothing of the others.
     deviation = 1.4826 * float(np.median(np.abs(slowest - np.median(slowest))))
     # Steps are not independent, as `compare` has it: what delays one delays its neighbours, and other runs.
-    return deviation * float(len(slowest) ** (HURST - 1))
+    hurst = APART if context.on_cpu else HURST
+    return deviation * float(len(slowest) ** (hurst - 1))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.whatif.draft import Draft
 
 Apply = Callable[[Draft, float], None]
 """Writes the change to a draft. The number says how the change turns out: 0 as expected, -1 as the low end of
 its model's band has it, with the least saving, 1 as the high end."""
+
+Beyond = Callable[[Recorded, float, float], float]
+"""Given the steps, the toll in ns and the end of the band: ns per step that it may save beyond the toll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Edit:
     most_ns: float | None = None
     """What it saves at most, per step: the upper bound that its finding has on the bill. None where nothing
     bounds it."""
+    beyond: Beyond | None = None
+    """What it saves on top of that bound: what a toll leaves out, as the host's work for a collective."""
     missing: str | None = None
     """What the record lacks if it changes nothing; None where a change of nothing is an answer."""
     as_recorded: bool = False

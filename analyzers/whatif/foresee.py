@@ -64,8 +64,9 @@ def _saved(made: Replayer, finding: Finding, edit: Edit) -> tuple[int, int, int]
     """Return what the edit alone saves, and the ends of its band: what the bill says, if it is replayed."""
     if finding.replayed is not None:
         return finding.saving_ns or 0, finding.saving_low_ns or 0, finding.saving_high_ns or 0
-    most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
-    return made.saved([edit]).at_most(most or 0)
+    claimed = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
+    most = (made.most_ns(edit, 1.0) or 0.0) if edit.beyond is not None else 0.0
+    return made.saved([edit]).at_most(round(max(most, claimed or 0)))
 
 
 def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
@@ -16,6 +17,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.removal import joined, removal
 from shardtoll.analyzers.whatif.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
@@ -58,7 +60,9 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     made = None if maker is None else maker(context, finding)
     if made is None or finding.kind == "straggler":
         return made if made is None else replace(made, number=number)
-    bounds = [each for each in (made.most_ns, _bound(finding), finding.toll_ns) if each is not None]
+    # One message in place of many spares their meetings too: what it saves is replayed, not claimed.
+    claimed = None if finding.kind == "latency-bound" else _bound(finding)
+    bounds = [each for each in (made.most_ns, claimed, finding.toll_ns) if each is not None]
     return replace(made, number=number, most_ns=min(bounds, default=None))
 
 
@@ -85,18 +89,23 @@ def _without(context: Context, finding: Finding) -> Edit | None:
     rows, left = _rows(finding, context), _left(finding)
     if not len(rows):
         return None
-    gone = left < 0.01
-
-    def apply(draft: Draft, _end: float) -> None:
-        nodes = draft.nodes_of(rows)
-        if gone:
-            draft.remove(nodes)
-        else:
-            draft.scale(nodes, left)
-
+    if left < 0.01:
+        return removal(context, rows, "without these collectives")
     return Edit(
-        "without these collectives" if gone else f"these collectives in {left:.0%} of their time", apply
+        f"these collectives in {left:.0%} of their time",
+        lambda draft, _: draft.scale(draft.nodes_of(rows), left),
     )
+
+
+def _inside_nodes(context: Context, finding: Finding) -> Edit | None:
+    """Its collectives as fast as inside a node; None where the bill does not know how fast that is."""
+    return None if _bound(finding) is None else _without(context, finding)
+
+
+def _joined(context: Context, finding: Finding) -> Edit | None:
+    """One message in place of each burst of small ones."""
+    rows = _rows(finding, context)
+    return joined(context, rows, "one message in place of these") if len(rows) else None
 
 
 def _repriced(context: Context, finding: Finding) -> Edit | None:
@@ -119,11 +128,22 @@ def _repriced(context: Context, finding: Finding) -> Edit | None:
 _PRICES: Final = ("expected_ns", "band_low_ns", "band_high_ns")
 
 
+def is_logging(rows: pd.DataFrame) -> bool:
+    """Return whether the rows gather whole tensors outside the model's passes, as for logging: their remedy
+    is to do it seldom, not to hide it."""
+    cause = rows["caused_by_op"].fillna("")
+    whole = cause.str.startswith("DTensor.full_tensor")
+    by_hand = (cause == rows["op"]) & cause.isin(("all_gather", "gather")) & rows["parameter"].isna()
+    return bool(((whole | by_hand) & (rows["phase"] == "other") & (rows["op"] != "all_reduce")).all())
+
+
 def _overlapped(context: Context, finding: Finding) -> Edit | None:
     """Nobody waits for its collectives before the step ends."""
     rows = _rows(finding, context)
     if not len(rows):
         return None
+    if is_logging(context.collectives.iloc[rows]):
+        return removal(context, rows, "without these gathers, but for one step in many")
     return Edit(
         "nobody waits for these collectives",
         lambda draft, _: draft.let_go(draft.nodes_of(rows)),
@@ -171,7 +191,7 @@ def _removed(kind: Kind, label: str) -> Maker:
         def apply(draft: Draft, _end: float) -> None:
             nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
             if not len(nodes) or draft.recorded.source == "points":
-                _own_time(draft, finding, (Kind.COPY,) if kind == Kind.COPY else (Kind.HOST, Kind.GAP))
+                _own_time(draft, finding, _OWN[kind])
             elif kind == Kind.SYNC:
                 draft.no_waits(nodes)
             else:
@@ -180,6 +200,15 @@ def _removed(kind: Kind, label: str) -> Maker:
         return Edit(label, apply, most_ns=finding.toll_ns)
 
     return make
+
+
+_OWN: Final = {
+    Kind.COPY: (Kind.COPY,),
+    Kind.DATA: (Kind.HOST, Kind.GAP),
+    # A read of a value is an operator, in the midst of others.
+    Kind.SYNC: (Kind.HOST, Kind.GAP, Kind.COMPUTE),
+}
+"""Kinds of own time that hold what has no nodes of its own."""
 
 
 def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
@@ -263,8 +292,8 @@ MAKERS: Final[dict[str, Maker]] = {
     "implicit-redistribute": _without,
     "redundant-collective": _without,
     "sync-every-microbatch": _without,
-    "latency-bound": _without,
-    "cross-node-traffic": _without,
+    "latency-bound": _joined,
+    "cross-node-traffic": _inside_nodes,
     "wide-dtype": _without,
     "needless-barrier": _without,
     "constant-buffers": _without,

@@ -60,6 +60,7 @@ class Replayer:
         self._steps: dict[tuple[tuple[int, ...], float], tuple[list[Edit], float]] = {}
         self._added: dict[tuple[tuple[int, ...], float], tuple[list[Edit], Floats]] = {}
         self._alone: dict[tuple[int, float], tuple[Edit, float]] = {}
+        self._beyond: dict[tuple[int, float], tuple[Edit, float]] = {}
 
     def lasts_ns(self, draft: Draft, outcome: Outcome | None = None) -> float:
         """Return the edited step's time where the report's step is the one before."""
@@ -92,7 +93,7 @@ class Replayer:
             return draft
         lasts = least = self.lasts_ns(draft)
         for held in [[edit] for edit in over] + ([over] if len(over) > 1 else []):
-            cost = sum(edit.most_ns or 0.0 for edit in held)
+            cost = sum(self.most_ns(edit, end) or 0.0 for edit in held)
             if least < self.step_ns - cost:
                 ids = {id(edit) for edit in held}
                 without = self._edited([edit for edit in edits if id(edit) not in ids], end)
@@ -118,7 +119,21 @@ class Replayer:
 
     def _saves_too_much(self, edit: Edit, end: float) -> bool:
         """Return whether this edit alone saves more than `most_ns`."""
-        return edit.most_ns is not None and self._alone_ns(edit, end) < self.step_ns - edit.most_ns
+        most_ns = self.most_ns(edit, end)
+        return most_ns is not None and self._alone_ns(edit, end) < self.step_ns - most_ns
+
+    def most_ns(self, edit: Edit, end: float = 0.0) -> float | None:
+        """Return what the edit saves at most: what its finding costs, and what no toll holds; None where
+        nothing bounds it."""
+        if edit.most_ns is None:
+            return None
+        if edit.beyond is None:
+            return edit.most_ns
+        key = id(edit), end
+        if key not in self._beyond:
+            # The edit is held so that no other one gets its id.
+            self._beyond[key] = edit, edit.beyond(self.recorded, edit.most_ns / self.anchor, end)
+        return edit.most_ns + self._beyond[key][1] * self.anchor
 
     def _alone_ns(self, edit: Edit, end: float) -> float:
         """Return the step's time with this edit alone, whatever its finding costs; simulated once."""
@@ -140,8 +155,9 @@ class Replayer:
         """Return the step's time after these edits, each at this end of its model's band; simulated once."""
         key = tuple(map(id, edits)), end
         if key not in self._steps:
-            if len(edits) == 1 and edits[0].most_ns is not None:
-                lasts = max(self._alone_ns(edits[0], end), self.step_ns - edits[0].most_ns)
+            most_ns = self.most_ns(edits[0], end) if len(edits) == 1 else None
+            if most_ns is not None:
+                lasts = max(self._alone_ns(edits[0], end), self.step_ns - most_ns)
             else:
                 lasts = self.lasts_ns(self.draft(edits, end))
             # The edits are held so that no other ones get their ids.
@@ -155,7 +171,12 @@ class Replayer:
         if any(edit.banded for edit in edits):
             ends += [self.step_ns - self.after_ns(edits, end) for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
-        tolls = [edit.most_ns for edit in edits if edit.most_ns is not None]
+        tolls = [most for edit in edits if (most := self.most_ns(edit, 1.0)) is not None]
         # No change saves more than there is: the whole step, and what its findings cost.
-        most = min(self.step_ns, sum(tolls)) if len(tolls) == len(edits) else self.step_ns
-        return Saved(mid, min(ends) - half, max(mid, min(max(ends) + half, most)))
+        bound = min(self.step_ns, sum(tolls)) if len(tolls) == len(edits) else self.step_ns
+        most = min(max(ends) + half, bound)
+        if self.recorded.source == "points":
+            # Of a live run whatever it costs: steps of the changed run differ by chance, to both sides, and
+            # ranks that share cores free each other.
+            most = min(min(max(ends), bound) + half + self.doubt.crowding * max(0.0, mid), self.step_ns)
+        return Saved(mid, min(ends) - half, max(mid, most))

@@ -41,10 +41,10 @@ def train(name: str, fixed: bool, out: str) -> None:
     torch.manual_seed(0)
     with process_group("cpu", incident.backend):
         common.run(incident, fixed, Path(out))
-        _part()
+        part()
 
 
-def _part() -> None:
+def part() -> None:
     """Leave once nobody needs the store any more that rank 0 serves."""
     if dist.get_backend() == "fake":
         return

@@ -33,6 +33,8 @@ BATCHES: Final = 4
 WIDTH: Final = 32
 FORWARD_S: Final = 0.05
 SLOW_FORWARD_S: Final = 0.2
+EVEN_FORWARD_S: Final = ((STAGES - 1) * FORWARD_S + SLOW_FORWARD_S) / STAGES
+"""What a stage takes if the same work is divided evenly."""
 STEPS: Final = 3
 
 
@@ -51,11 +53,11 @@ class Stage(nn.Module):
         return y
 
 
-def build(fixed: bool) -> Program:
+def build(fixed: bool, mended_s: float = FORWARD_S) -> Program:
     """Return the program; mended, all stages take the same time."""
     torch.manual_seed(0)
     rank = dist.get_rank()
-    model = Stage(SLOW_FORWARD_S if rank == SLOW and not fixed else FORWARD_S)
+    model = Stage(mended_s if fixed else SLOW_FORWARD_S if rank == SLOW else FORWARD_S)
     stage = PipelineStage(model, rank, STAGES, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, n_microbatches=BATCHES, loss_fn=nn.functional.mse_loss)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -84,7 +86,7 @@ def build(fixed: bool) -> Program:
 _EXCESS_S: Final = BATCHES * (SLOW_FORWARD_S - FORWARD_S)
 """What the slow stage takes longer than another, in a step."""
 _MEAN_EXCESS_S: Final = _EXCESS_S * (STAGES - 1) / STAGES
-_EVEN_BUBBLE_S: Final = (STAGES - 1) * (FORWARD_S + (SLOW_FORWARD_S - FORWARD_S) / STAGES)
+_EVEN_BUBBLE_S: Final = (STAGES - 1) * EVEN_FORWARD_S
 """What stages of the mean length wait in forward: waiting for the slow one is no bubble, but imbalance."""
 
 INCIDENT = Incident(

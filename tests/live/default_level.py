@@ -32,4 +32,4 @@ def train(name: str, fixed: bool, out: str) -> None:
     torch.manual_seed(0)
     with process_group("cpu", incident.backend):
         common.run(incident, fixed, Path(out))
-        job._part()
+        job.part()
