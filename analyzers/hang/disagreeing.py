@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.wording import described, verb
+from shardtoll.analyzers.hang.wording import (
+    described,
+    numbers,
+    verb,
+)
 from shardtoll.ledger.words import human
 
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shardtoll.analyzers.hang.differing import MOST_PLACES, differences_at
-from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.program_order import across
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.analyzers.hang.step_counts import ahead, apart, in_a_loop, sized
 from shardtoll.ledger.answers.hang import Difference, Divergence
 from shardtoll.ledger.records.flight import FlightCall

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.sentence import sentence
 from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
-from shardtoll.analyzers.hang.wording import described, died_too, first_wait, lock_holders
+from shardtoll.analyzers.hang.wording import (
+    described,
+    died_too,
+    first_wait,
+    lock_holders,
+    numbers,
+)
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {

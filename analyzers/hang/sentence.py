@@ -8,7 +8,7 @@ from typing import Final
 
 from shardtoll.analyzers.hang import disagreeing, no_hang
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import Rank, numbers
+from shardtoll.analyzers.hang.rank import Rank
 from shardtoll.analyzers.hang.unlisted import unknown
 from shardtoll.analyzers.hang.wording import (
     capital,
@@ -16,6 +16,7 @@ from shardtoll.analyzers.hang.wording import (
     died_too,
     first_wait,
     lock_holders,
+    numbers,
     stands_at,
     verb,
     waiters,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.analyzers.hang.differing import differences_at, got_past
-from shardtoll.analyzers.hang.job import Job, Key, Rank
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.rank import Key, Rank
 from shardtoll.ledger.records.flight import FlightCall
 
 _OTHER: Final = {"send": "recv", "recv": "send"}
