@@ -42,8 +42,8 @@ def timed_out(flight: RankFlight) -> bool:
 def own_errors(flights: Mapping[int, RankFlight]) -> frozenset[int]:
     """Return the ranks that an exception of their own ended inside a collective to which all had come.
 
-    A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. Peers that
-    say that they lost a rank are the proof: one of several that are interrupted together is no cause.
+    A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. The proof
+    is that peers say that they lost a rank: one of several that are interrupted together is no cause.
     """
     if not any(lost_by_words(each) for each in flights.values()):
         return frozenset()
