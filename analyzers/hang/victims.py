@@ -15,6 +15,8 @@ _LOST: Final = re.compile(
 )
 """What an exception says that the end of another rank has brought about."""
 _TIMED_OUT: Final = re.compile(r"Timed out waiting|[Tt]imed? ?out")
+_LIMIT_NS: Final = 120_000_000_000
+_INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit")
 _OF_TRANSPORT: Final = re.compile(r"gloo|NCCL|nccl|UCC|MPI|ProcessGroup|enforce fail|Work ran time out")
 """What an exception of a backend says, whoever is at fault."""
 
@@ -40,13 +42,13 @@ def timed_out(flight: RankFlight) -> bool:
 
 
 def own_errors(flights: Mapping[int, RankFlight]) -> frozenset[int]:
-    """Return the ranks that an exception of their own ended inside a collective to which all had come.
+    """Return the ranks that an exception of their own ended inside a collective.
 
-    A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. The proof
-    is that peers say that they lost a rank: one of several that are interrupted together is no cause.
+    A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. A rank
+    that had waited for long was interrupted because the job hung. So may one be that Ctrl-C ended: there the
+    proof is that all had come, and that peers say that they lost a rank.
     """
-    if not any(lost_by_words(each) for each in flights.values()):
-        return frozenset()
+    lost = any(lost_by_words(each) for each in flights.values())
     issued: dict[str, dict[int, int]] = defaultdict(dict)
     for number, each in flights.items():
         for group in each.groups:
@@ -60,7 +62,7 @@ def own_errors(flights: Mapping[int, RankFlight]) -> frozenset[int]:
         if lost_peer(each)
         and each.error
         and not (_LOST.search(each.error) or _OF_TRANSPORT.search(each.error))
-        and _all_came(each, issued)
+        and (_raised_soon(each) or (lost and _all_came(each, issued)))
     )
 
 
@@ -71,3 +73,11 @@ def _all_came(flight: RankFlight, issued: Mapping[str, Mapping[int, int]]) -> bo
         return False
     places = issued[last.group]
     return all(places.get(rank, 0) >= last.place for rank in group.ranks)
+
+
+def _raised_soon(flight: RankFlight) -> bool:
+    """Whether a rank was in its collective for less time than a hang takes, and nobody interrupted it."""
+    since_ns, end_ns = flight.raised_since_ns, flight.heartbeat_ns
+    if (flight.error or "").startswith(_INTERRUPTS) or since_ns is None or end_ns is None:
+        return False
+    return end_ns - since_ns < (flight.hang_after_ns or _LIMIT_NS)

@@ -85,7 +85,7 @@ def test_who_did_fewer_steps_or_no_fewer_collectives_ended_early():
 
 
 def layers(rank: int, skips: bool) -> RankFlight:
-    """Return a rank that gathers three layers from one line; a rank that skips one reduces a place earlier."""
+    """Return a rank that gathers three layers from one line; who skips one reduces a place earlier."""
     calls: list[FlightCall] = []
     for step in (0, 1):
         names = [name for name in ("l.0", "l.1", "l.2") if not (skips and step and name == "l.1")]
@@ -93,7 +93,7 @@ def layers(rank: int, skips: bool) -> RankFlight:
             calls.append(call(len(calls) + 1, "all_gather", source=A, step=step, module=name))
         for name in reversed(names):
             calls.append(call(len(calls) + 1, "reduce_scatter", source=A, step=step, module=name))
-    waits = calls[: 6 + (3 if skips else 3)]
+    waits = calls[:9]
     waits[-1] = replace(waits[-1], finished_ns=None)
     return flight(rank, waits, world=3, blocked_s=50)
 
@@ -103,8 +103,8 @@ def test_a_layer_that_one_rank_skipped_is_named_by_its_module():
     assert told.why == "skipped"
     assert told.verdict == (
         f"Rank 1 skipped all_gather 8 of group world (16 B float32) at {A}, module l.1 in step 1 and issued "
-        f"all_gather 8 of group world (16 B float32) at {A}, module l.2 in its place; ranks 0 and 2 issued the "
-        "skipped one."
+        f"all_gather 8 of group world (16 B float32) at {A}, module l.2 in its place; "
+        "ranks 0 and 2 issued the skipped one."
     )
 
 

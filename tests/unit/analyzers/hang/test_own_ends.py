@@ -1,4 +1,4 @@
-"""Ranks that an exception of their own ended inside a collective, and ranks that came after others gave up."""
+"""Ranks that an exception of their own ended in a collective, and ranks that came after others gave up."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ def test_an_exception_of_its_own_in_a_collective_is_the_cause():
     assert B in told.verdict
 
 
+def test_an_exception_of_its_own_in_a_collective_that_others_have_not_come_to_is_the_cause():
+    told = answer(missing(0), raised(1, WORKER, line=B), missing(2))
+    assert told.verdict.startswith("Rank 1 failed with RuntimeError: DataLoader worker")
+
+
+def test_a_rank_that_a_signal_ended_after_it_had_waited_for_long_was_hung():
+    ended = raised(1, "Preempted: SIGTERM", ended_s=9)
+    told = answer(missing(0, life="alive"), replace(ended, hang_after_ns=5 * SECOND), missing(2), after_s=5)
+    assert told.verdict.startswith("Ranks 0 and 2 have not arrived")
+
+
 def test_of_ranks_that_are_interrupted_while_one_is_late_the_late_one_is_at_fault():
     told = answer(raised(0, "KeyboardInterrupt"), missing(1), raised(2, CLOSED), after_s=1)
     assert told.why == "late"
@@ -84,8 +95,9 @@ def test_a_rank_that_came_after_others_gave_up_is_late():
     told = answer(raised(0, TIMED_OUT), late, raised(2, TIMED_OUT))
     assert (told.why, told.ranks[1].standing) == ("late", "failed")
     assert told.verdict == (
-        f"Rank 1 came to all_reduce 2 of group world (16 B float32) at {A} 4.00 s after ranks 0 and 2, which had "
-        f"given up; its last collective before was all_reduce 1 of group world (16 B float32) at {A}."
+        f"Rank 1 came to all_reduce 2 of group world (16 B float32) at {A} 4.00 s after ranks 0 and 2, "
+        "which had given up; its last collective before was all_reduce 1 of group world (16 B float32) "
+        f"at {A}."
     )
     assert "raise `timeout=`" in told.findings[0].remedy.text
 

@@ -36,8 +36,8 @@ def test_sides_of_other_size_are_named_with_both_lines():
     told = answer(side(0, sends(32, finished_ns=None)), side(1, receives(16, finished_ns=None)), waits(2))
     assert told.why == "mismatch"
     assert told.verdict == (
-        f"The size differs: rank 0 is in send to rank 1 (32 B float32) at {SENDS}, and rank 1 is in recv from "
-        f"rank 0 (16 B float32) at {RECEIVES}."
+        f"The size differs: rank 0 is in send to rank 1 (32 B float32) at {SENDS}, and rank 1 is in recv "
+        f"from rank 0 (16 B float32) at {RECEIVES}."
     )
     assert told.groups[0].differences[0].what == "message_bytes"
 
@@ -60,7 +60,7 @@ def test_sides_that_have_both_come_may_have_other_tags():
     assert told.why == "no peer"
     assert told.verdict == (
         f"Rank 0 waits in send to rank 1 (16 B float32) at {SENDS}, rank 1 waits in recv from rank 0 (16 B "
-        f"float32) at {RECEIVES}: their other sides have come, and their tags may differ; rank 2 waits for 50.0 s "
-        f"in all_reduce 1 of group world (16 B float32) at {LATER}."
+        f"float32) at {RECEIVES}: their other sides have come, and their tags may differ; rank 2 waits for "
+        f"50.0 s in all_reduce 1 of group world (16 B float32) at {LATER}."
     )
     assert told.findings[0].remedy.text == "Give both sides of this send the same tag and group."
