@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shardtoll.analyzers.hang.waiting import Wait
 
@@ -22,12 +22,17 @@ def in_collective(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:
 def ends_of(waits: Mapping[int, Wait], rank: int) -> tuple[int, ...]:
     """Return the ranks at the end of the chain of waits that begins at a rank: they wait for no rank."""
     ends, seen, left = [], {rank}, [rank]
+    taken: set[int] = set()
     while left:
         current = left.pop()
         wait = waits.get(current)
         if wait is None or not wait.missing:
             ends.append(current)
             continue
+        # Many ranks wait for the same ones.
+        if id(wait.missing) in taken:
+            continue
+        taken.add(id(wait.missing))
         for other in wait.missing:
             if other not in seen:
                 seen.add(other)
@@ -35,11 +40,33 @@ def ends_of(waits: Mapping[int, Wait], rank: int) -> tuple[int, ...]:
     return tuple(sorted(ends))
 
 
+def all_missing(waits: Mapping[int, Wait]) -> set[int]:
+    """Return all ranks that some rank waits for."""
+    alike = {id(wait.missing): wait.missing for wait in waits.values()}
+    return {other for missing in alike.values() for other in missing}
+
+
+def all_ends(waits: Mapping[int, Wait], ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """Return what `ends_of` does for each of some ranks that wait, once for those that wait alike."""
+    known: dict[int, tuple[int, ...]] = {}
+    ends = {}
+    for rank in ranks:
+        alike = id(waits[rank].missing)
+        if alike not in known:
+            known[alike] = ends_of(waits, rank)
+        ends[rank] = known[alike]
+    return ends
+
+
 def cycle_of(waits: Mapping[int, Wait]) -> tuple[int, ...]:
     """Return ranks that wait for each other in a circle, the lowest first; empty if none do."""
     best: tuple[int, ...] = ()
+    ends: dict[int, bool] = {}
     for start in sorted(waits):
-        path = _back_to(waits, start)
+        missing = waits[start].missing
+        if id(missing) not in ends:
+            ends[id(missing)] = not any(other in waits for other in missing)
+        path = () if ends[id(missing)] else _back_to(waits, start)
         if path and (not best or len(path) < len(best)):
             best = path
     return best

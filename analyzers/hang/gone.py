@@ -30,7 +30,8 @@ def silent(job: Job, ranks: Sequence[int], limit_ns: int) -> list[int]:
 
 def members(job: Job, waits: Mapping[int, Wait]) -> list[int]:
     """Return the ranks of the groups that some ranks wait in, ascending."""
-    return sorted({rank for wait in waits.values() for rank in wait.key[1] if rank in job.ranks})
+    keys = {id(wait.key): wait.key for wait in waits.values()}
+    return sorted({rank for key in keys.values() for rank in key[1] if rank in job.ranks})
 
 
 def broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:

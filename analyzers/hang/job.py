@@ -64,13 +64,15 @@ class Job:
         for number, each in chosen.items():
             for group in each.groups:
                 users[group.name].add(number)
+        unlisted = {name: tuple(sorted(ranks)) for name, ranks in users.items()}
         keys: dict[Key, Key] = {}
         for number, each in chosen.items():
             for group in each.groups:
                 # A log does not say who belongs to a group: at least those that speak of it.
-                ranks = group.ranks or tuple(sorted(users[group.name]))
+                ranks = group.ranks or unlisted[group.name]
                 # One object for each group: equal ones of many ranks take long to compare.
-                key = keys.setdefault((group.name, ranks), (group.name, ranks))
+                named = Key((group.name, ranks))
+                key = keys.setdefault(named, named)
                 self.members[key] = ranks
                 if not group.ranks:
                     self.unlisted.add(key)
@@ -83,7 +85,7 @@ class Job:
 
     def key(self, rank: int, name: str) -> Key:
         """Return which group a rank means by a name."""
-        return self._by_rank.get((rank, name), (name, ()))
+        return self._by_rank.get((rank, name)) or Key((name, ()))
 
     def _index(self, rank: Rank) -> None:
         for call in rank.flight.calls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardtoll.analyzers.hang.chains import cycle_of, ends_of, in_collective
+from shardtoll.analyzers.hang.chains import all_ends, all_missing, cycle_of, in_collective
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.differing import differences_at, got_past
 from shardtoll.analyzers.hang.divergence import first_divergence
@@ -14,6 +14,7 @@ from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
 from shardtoll.analyzers.hang.later_steps import came_late, left_out
 from shardtoll.analyzers.hang.pairs import unlike_pair
 from shardtoll.analyzers.hang.program_order import odd_ones
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.analyzers.hang.waiting import Wait, waits_of
 from shardtoll.ledger.answers.hang import Difference, Divergence, Why
 from shardtoll.ledger.records.flight import FlightCall
@@ -49,8 +50,8 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
     waiting = {rank: wait for rank, wait in stuck.items() if wait.missing}
     if not waiting:
         return broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
-    ends = {rank: ends_of(stuck, rank) for rank in waiting}
-    reached = sorted({end for each in ends.values() for end in each})
+    ends = all_ends(stuck, waiting)
+    reached = sorted({end for each in {id(each): each for each in ends.values()}.values() for end in each})
     gone = first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
     broken = broken_down(job, limit_ns, waits) if gone is None else None
     if broken is not None:
@@ -103,9 +104,15 @@ def _is_later(call: FlightCall, than: FlightCall) -> bool:
 def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Difference, ...], Wait]]:
     """Return what ranks disagree on where some rank waits, the earliest first."""
     unlike = []
+    seen: set[tuple[Key, int, int | None]] = set()
     for rank, wait in stuck.items():
         if wait.call is None or wait.place is None:
             continue
+        # One rank stands for all that wait in a collective.
+        which = wait.key, wait.place, rank if wait.is_point_to_point else None
+        if which in seen:
+            continue
+        seen.add(which)
         pair = unlike_pair(job, wait)
         differing = pair or (() if wait.is_point_to_point else differences_at(job, wait.key, wait.place))
         if pair or (differing and not got_past(job, wait.key, wait.place, differing[0].what)):
@@ -178,8 +185,8 @@ def _short(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     waiting = {rank: wait for rank, wait in waits.items() if wait.missing}
     if not waiting:
         return Diagnosis(job, "none", waits, limit_ns)
-    reached = {end for rank in waiting for end in ends_of(waiting, rank)}
-    reached = reached or {other for wait in waiting.values() for other in wait.missing}
+    reached = {end for each in set(all_ends(waiting, waiting).values()) for end in each}
+    reached = reached or all_missing(waiting)
     return Diagnosis(job, "slow", waits, limit_ns, tuple(sorted(reached)), tuple(sorted(waiting)))
 
 

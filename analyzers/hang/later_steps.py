@@ -7,6 +7,7 @@ from typing import Final
 
 from shardtoll.analyzers.hang.chains import in_collective
 from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.answers.hang import Divergence
 
@@ -37,15 +38,13 @@ def left_out(job: Job, waits: Mapping[int, Wait], ranks: Sequence[int]) -> Diver
 
 def came_late(job: Job, waits: Mapping[int, Wait]) -> tuple[int, ...]:
     """Return the ranks that came to a collective only after others had given it up; empty if none did."""
+    first: dict[tuple[Key, int], Wait] = {}
     for rank, wait in sorted(waits.items()):
-        each = job.ranks[rank]
-        if not each.timed_out or wait.place is None or wait.is_point_to_point:
-            continue
-        late = tuple(
-            other
-            for other in sorted(job.at(wait.key, wait.place))
-            if other != rank and came_after(job, wait, other) is not None
-        )
+        if job.ranks[rank].timed_out and wait.place is not None and not wait.is_point_to_point:
+            first.setdefault((wait.key, wait.place), wait)
+    for (key, place), wait in first.items():
+        others = sorted(job.at(key, place).keys() - {wait.rank})
+        late = tuple(other for other in others if came_after(job, wait, other) is not None)
         if late:
             return late
     return ()

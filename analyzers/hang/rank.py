@@ -15,8 +15,16 @@ _LATE_LEAST_NS: Final = 2_000_000_000
 _ENGINE: Final = ("_engine_run_backward",)
 _GONE: Final[frozenset[Standing]] = frozenset(("dead", "failed", "closed", "left"))
 
-Key = tuple[str, tuple[int, ...]]
-"""A group by name and ranks: ranks of one mesh may use one name for several groups."""
+
+class Key(tuple[str, tuple[int, ...]]):
+    """A group by name and ranks: ranks of one mesh may use one name for several groups."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        """Return a hash that does not take long for a group of many thousand ranks."""
+        name, ranks = self
+        return hash((name, len(ranks), ranks[:1], ranks[-1:]))
 
 
 @dataclass(slots=True)

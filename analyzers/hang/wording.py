@@ -110,7 +110,9 @@ def in_same(diagnosis: Diagnosis, wait: Wait) -> tuple[int, ...]:
 def first_wait(diagnosis: Diagnosis) -> Wait | None:
     """Return the wait to name: one for a culprit itself, the longest."""
     waits = [diagnosis.waits[rank] for rank in diagnosis.stuck if rank in diagnosis.waits]
-    direct = [wait for wait in waits if set(wait.missing) & set(diagnosis.culprits)] or waits
+    culprits = set(diagnosis.culprits)
+    alike = {id(wait.missing): not culprits.isdisjoint(wait.missing) for wait in waits}
+    direct = [wait for wait in waits if alike[id(wait.missing)]] or waits
     return max(direct, key=lambda wait: diagnosis.job.ranks[wait.rank].for_ns or 0, default=None)
 
 
