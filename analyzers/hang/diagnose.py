@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardtoll.analyzers.hang.chains import all_missing
 from shardtoll.analyzers.hang.hang_finding import finding_of
 from shardtoll.analyzers.hang.job import DEFAULT_AFTER_NS, Job
 from shardtoll.analyzers.hang.judging import judge
@@ -28,7 +29,7 @@ def diagnose(
     )
     diagnosis = judge(job, limit_ns)
     stands = tuple(rank_stand(job, number, diagnosis.waits) for number in job.ranks)
-    waited_for = {rank for wait in diagnosis.waits.values() for rank in wait.missing}
+    waited_for = all_missing(diagnosis.waits)
     absent = tuple(RankStand(rank, "no file") for rank in job.absent() if rank in waited_for)
     return HangAnswer(
         hang=diagnosis.hang,

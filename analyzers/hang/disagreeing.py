@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import numbers
+from shardtoll.analyzers.hang.pairs import other_side, unlike_pair
 from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.wording import described, verb
+from shardtoll.analyzers.hang.wording import (
+    described,
+    numbers,
+    verb,
+)
+from shardtoll.ledger.records.flight import FlightCall
 from shardtoll.ledger.words import human
+
+
+def _told(call: FlightCall, other: FlightCall) -> str:
+    """Return what a call is, with its module if only that tells it from the other one."""
+    alike = call.source == other.source and call.op == other.op and call.module != other.module
+    return described(call) + (f", module {call.module}" if alike and call.module is not None else "")
 
 
 def skipped(diagnosis: Diagnosis) -> str:
@@ -22,8 +33,12 @@ def skipped(diagnosis: Diagnosis) -> str:
     if theirs.finished_ns is not None:
         others = f"{numbers(divergence.others)} issued"
     later = "" if call.step is None or call.step == theirs.step else f" in step {call.step}"
+    if call.group != theirs.group and call.step is not None and theirs.step is not None:
+        went_on = f"went on with {described(call)}{later}"
+        did = f"skipped {described(theirs)}{step} and {went_on}"
+        return f"Rank {divergence.rank} {did}; {others} the skipped one."
     return (
-        f"Rank {divergence.rank} skipped {described(theirs)}{step} and issued {described(call)}{later} "
+        f"Rank {divergence.rank} skipped {_told(theirs, call)}{step} and issued {_told(call, theirs)}{later} "
         f"in its place; {others} the skipped one."
     )
 
@@ -35,10 +50,10 @@ def extra(diagnosis: Diagnosis) -> str:
         return unknown(diagnosis)
     call, theirs = divergence.call, divergence.others_call
     step = "" if call.step is None else f" in step {call.step}"
-    return (
-        f"Rank {divergence.rank} issued {described(call)}{step}, which {numbers(divergence.others)} did not: "
-        f"{verb(divergence.others, 'it', 'they')} issued {described(theirs)} there."
-    )
+    who = numbers(divergence.others)
+    later = "" if theirs.step in (None, call.step) else f" in step {theirs.step}"
+    did = f"{verb(divergence.others, 'it', 'they')} issued {_told(theirs, call)}{later} there"
+    return f"Rank {divergence.rank} issued {_told(call, theirs)}{step}, which {who} did not: {did}."
 
 
 _NAMES: Final = {"message_bytes": "size", "reduce_op": "reduction", "op": "operation", "splits": "splits"}
@@ -47,6 +62,11 @@ _NAMES: Final = {"message_bytes": "size", "reduce_op": "reduction", "op": "opera
 def mismatch(diagnosis: Diagnosis) -> str:
     """Say in what the calls of one collective differ."""
     first = diagnosis.differing[0]
+    for each in diagnosis.waits.values():
+        if each.rank in diagnosis.stuck and unlike_pair(diagnosis.job, each) == diagnosis.differing:
+            other = None if each.call is None else other_side(diagnosis.job, each.rank, each.call)
+            here, there = described(each.call), described(other)
+            return f"The size differs: rank {each.rank} is in {here}, and rank {first.rank} is in {there}."
     wait = next(
         each
         for each in diagnosis.waits.values()
@@ -78,9 +98,10 @@ def order(diagnosis: Diagnosis) -> str:
         return cycle(diagnosis)
     call, theirs, others = divergence.call, divergence.others_call, divergence.others
     odd = diagnosis.culprits if divergence.certain else (divergence.rank,)
+    or_skipped = f", or {numbers(odd)} skipped what the others are in" if divergence.certain else ""
     return (
         f"Deadlock by order: {numbers(odd)} issued {described(call)} first, and "
-        f"{numbers(others)} issued {described(theirs)} first; each side waits for the other."
+        f"{numbers(others)} issued {described(theirs)} first; each side waits for the other{or_skipped}."
     )
 
 

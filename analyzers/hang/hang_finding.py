@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import numbers
-from shardtoll.analyzers.hang.sentence import sentence
+from shardtoll.analyzers.hang.fewer import fewer_than_others
+from shardtoll.analyzers.hang.later_steps import came_late
+from shardtoll.analyzers.hang.sentence import both_sides, sentence
 from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
-from shardtoll.analyzers.hang.wording import described, died_too, first_wait, lock_holders
+from shardtoll.analyzers.hang.wording import (
+    described,
+    died_too,
+    first_wait,
+    lock_holders,
+    numbers,
+)
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {
@@ -53,7 +60,7 @@ def _remedy(diagnosis: Diagnosis) -> str:
                 f"Run `py-spy dump --pid{pid}`: what holds Python's lock keeps rank {holders[0]} from "
                 "writing stacks."
             )
-        return _REMEDIES[diagnosis.why]
+        return _told_more(diagnosis) or _REMEDIES[diagnosis.why]
     named = suspects(diagnosis)
     if source_of(diagnosis, wait) == "dump":
         first = f"Give the dump of {numbers(named)} too" if named else "Give the dumps of all ranks"
@@ -61,6 +68,17 @@ def _remedy(diagnosis: Diagnosis) -> str:
     if named:
         return f"Look at the stacks of {numbers(named)}: a rank without a time-out of its own is the suspect."
     return "Look for a rank of the group without a time-out of its own: it is the suspect."
+
+
+def _told_more(diagnosis: Diagnosis) -> str | None:
+    """Return the remedy if the files say more than why it hangs; None if they do not."""
+    if diagnosis.why == "closed" and fewer_than_others(diagnosis) is not None:
+        return _REMEDIES["skipped"]
+    if diagnosis.why == "late" and came_late(diagnosis.job, diagnosis.waits):
+        return "Look at what that rank did before; if it needs so long, raise `timeout=` of the group."
+    if diagnosis.why == "no peer" and both_sides(diagnosis) is not None:
+        return "Give both sides of this send the same tag and group."
+    return None
 
 
 def finding_of(diagnosis: Diagnosis) -> Finding:

@@ -1,14 +1,13 @@
-"""The ranks of one job side by side: who waits, who is gone, and how long each has stood still."""
+"""The ranks of one job side by side: their groups, and how far each has come in them."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from shardtoll.ledger.answers.hang import Standing
+from shardtoll.analyzers.hang.rank import Key, Rank, rank_of
+from shardtoll.analyzers.hang.victims import lost_by_words, lost_peer, own_errors
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
 
 DEFAULT_AFTER_NS: Final = 120_000_000_000
@@ -16,107 +15,6 @@ SURE_AFTER_NS: Final = 1_000_000_000
 """Ranks that can never go on are called hung after this; files of ranks are not read at one instant."""
 _MOST_RANKS: Final = 1 << 17
 """A damaged file could name any number."""
-_LATE_BEATS: Final = 4
-_LATE_LEAST_NS: Final = 2_000_000_000
-"""A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
-_ENGINE: Final = ("_engine_run_backward",)
-_LOST: Final = re.compile(
-    r"by peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout"
-    r"|Connection was likely closed|DistNetworkError|remote process exited|communicator was aborted"
-)
-"""What an exception says that the end of another rank has brought about."""
-_GONE: Final[frozenset[Standing]] = frozenset(("dead", "failed", "closed", "left"))
-
-Key = tuple[str, tuple[int, ...]]
-"""A group by name and ranks: ranks of one mesh may use one name for several groups."""
-
-
-@dataclass(slots=True)
-class Rank:
-    """One rank's flight, with what the whole job says of it."""
-
-    flight: RankFlight
-    standing: Standing
-    until_ns: int | None
-    """Up to when its state is known to have lasted; None unknown."""
-    beat_age_ns: int | None
-    quiet_ns: int | None = None
-    """How far its heartbeat is behind the newest one of its host; None if it beats, or if its audit ended."""
-    by_place: dict[tuple[Key, int], FlightCall] = field(default_factory=dict)
-    """Collectives that are no sends and receives."""
-    channels: dict[tuple[Key, str, int | None], int] = field(default_factory=dict)
-    """Number of sends and receives so far by direction and other side."""
-
-    @property
-    def rank(self) -> int:
-        """Its number."""
-        return self.flight.rank
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it will issue nothing any more."""
-        return self.standing in _GONE
-
-    @property
-    def blocked_call(self) -> FlightCall | None:
-        """The collective it waits in, or that it waited in when an exception ended it; None in none."""
-        flight = self.flight
-        if self.lost_peer:
-            return flight.call(flight.raised)
-        if flight.blocked is None:
-            return None
-        if flight.blocked:
-            return flight.call(flight.blocked)
-        return next((call for call in flight.calls if call.finished_ns is None), None)
-
-    @property
-    def lost_peer(self) -> bool:
-        """Whether an exception ended it in a collective, as the loss of a peer does."""
-        return _lost_peer(self.flight)
-
-    @property
-    def is_victim(self) -> bool:
-        """Whether it failed because of another rank, as far as its exception says."""
-        return _is_victim(self.flight)
-
-    @property
-    def in_backward(self) -> bool:
-        """Whether it stands in autograd's engine, where C++ waits unseen."""
-        return any(name in frame for frame in self.flight.frames[:3] for name in _ENGINE)
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is in a collective, seen or unseen, or in the wait for one."""
-        if self.standing not in ("waits", "stopped"):
-            return self.lost_peer
-        return self.flight.blocked is not None or self.in_backward or not self.flight.waits_block
-
-    @property
-    def for_ns(self) -> int | None:
-        """How long it has waited, or issued nothing; None unknown."""
-        if self.flight.waited_ns is not None:
-            return self.flight.waited_ns
-        if self.lost_peer:
-            return None
-        since = self.flight.blocked_since_ns if self.flight.blocked is not None else self.flight.moved_ns
-        if since is None or self.until_ns is None:
-            return None
-        return max(self.until_ns - since, 0)
-
-    @property
-    def waits_since_ns(self) -> int | None:
-        """Since when it is in a collective, or was as an exception ended it; None if in none, or unknown."""
-        if self.lost_peer:
-            return self.flight.raised_since_ns
-        if self.flight.blocked is None and self.in_backward:
-            # What C++ issues there has no time of its own.
-            return self.flight.moved_ns
-        return self.flight.blocked_since_ns
-
-    @property
-    def last_call(self) -> FlightCall | None:
-        """The collective it issued last."""
-        return self.flight.calls[-1] if self.flight.calls else None
 
 
 class Job:
@@ -131,12 +29,19 @@ class Job:
                 beats[each.host] = max(beats.get(each.host, each.heartbeat_ns), each.heartbeat_ns)
         self.newest_ns = max(beats.values(), default=None)
         may_live = any(each.life in ("alive", "stopped") for each in chosen.values())
-        lost = any(_is_victim(each) for each in chosen.values())
-        own = any(each.state == "failed" and not _is_victim(each) for each in chosen.values())
+        own_ends = own_errors(chosen)
+        victims = {number for number, each in chosen.items() if lost_peer(each) or lost_by_words(each)}
+        victims -= own_ends
+        own = any(each.state == "failed" and number not in victims for number, each in chosen.items())
         self.ranks: dict[int, Rank] = {
             # Its peers noticed its end: it ended before them.
-            number: _rank(
-                each, now_ns, self.newest_ns, beats.get(each.host), died_first=may_live or (lost and not own)
+            number: rank_of(
+                each,
+                now_ns,
+                self.newest_ns,
+                beats.get(each.host),
+                died_first=may_live or (bool(victims) and not own),
+                own_error=number in own_ends,
             )
             for number, each in sorted(chosen.items())
         }
@@ -159,13 +64,15 @@ class Job:
         for number, each in chosen.items():
             for group in each.groups:
                 users[group.name].add(number)
+        unlisted = {name: tuple(sorted(ranks)) for name, ranks in users.items()}
         keys: dict[Key, Key] = {}
         for number, each in chosen.items():
             for group in each.groups:
                 # A log does not say who belongs to a group: at least those that speak of it.
-                ranks = group.ranks or tuple(sorted(users[group.name]))
+                ranks = group.ranks or unlisted[group.name]
                 # One object for each group: equal ones of many ranks take long to compare.
-                key = keys.setdefault((group.name, ranks), (group.name, ranks))
+                named = Key((group.name, ranks))
+                key = keys.setdefault(named, named)
                 self.members[key] = ranks
                 if not group.ranks:
                     self.unlisted.add(key)
@@ -178,7 +85,7 @@ class Job:
 
     def key(self, rank: int, name: str) -> Key:
         """Return which group a rank means by a name."""
-        return self._by_rank.get((rank, name), (name, ()))
+        return self._by_rank.get((rank, name)) or Key((name, ()))
 
     def _index(self, rank: Rank) -> None:
         for call in rank.flight.calls:
@@ -241,61 +148,3 @@ def _one_each(flights: Iterable[RankFlight]) -> dict[int, RankFlight]:
 
 def _has_ended(flight: RankFlight) -> bool:
     return flight.life == "dead" or flight.state in ("closed", "failed", "left")
-
-
-def _lost_peer(flight: RankFlight) -> bool:
-    last = flight.calls[-1] if flight.calls else None
-    # One may be killed before its audit has noted the exception.
-    ended = flight.state == "failed" or (
-        flight.state == "open" and flight.life == "dead" and flight.blocked is None
-    )
-    return ended and last is not None and flight.raised == last.number
-
-
-def _is_victim(flight: RankFlight) -> bool:
-    """Whether the end of another rank, or a collective with it, ended this one."""
-    return _lost_peer(flight) or (flight.state == "failed" and bool(_LOST.search(flight.error or "")))
-
-
-def _rank(
-    flight: RankFlight, now_ns: int, newest_ns: int | None, newest_here_ns: int | None, *, died_first: bool
-) -> Rank:
-    """`newest_ns`: the newest heartbeat of all ranks; `newest_here_ns`: that of the rank's host."""
-    beat = flight.heartbeat_ns
-    age = None if beat is None or newest_ns is None else newest_ns - beat
-    late_ns = max(_LATE_BEATS * (flight.beat_every_ns or 0), _LATE_LEAST_NS)
-    # Folders of hosts are copied one after the other, and clocks differ: only one host's beats compare.
-    behind_ns = None if beat is None or newest_here_ns is None else newest_here_ns - beat
-    stopped_beating = flight.beat_every_ns is not None and behind_ns is not None and behind_ns > late_ns
-    lives = flight.life in ("alive", "stopped")
-    standing: Standing = "unknown"
-    if flight.state in ("closed", "failed", "left"):
-        standing = flight.state
-    elif flight.life in ("dead", "unknown") and (stopped_beating or (died_first and flight.life == "dead")):
-        standing = "dead"
-    elif flight.life == "stopped":
-        standing = "stopped"
-    elif flight.blocked is not None or _in_engine(flight):
-        standing = "waits"
-    elif flight.source == "flight":
-        standing = "runs" if flight.waits_block or not flight.calls else "waits"
-    until = now_ns if lives else beat
-    # An audit that ends stops its heartbeat itself: that is no silence.
-    silent = stopped_beating and flight.state in ("open", "unknown")
-    return Rank(flight, standing, until, age, behind_ns if silent else None)
-
-
-def _in_engine(flight: RankFlight) -> bool:
-    return any(name in frame for frame in flight.frames[:3] for name in _ENGINE)
-
-
-def numbers(ranks: Sequence[int], most: int = 8) -> str:
-    """Return `rank 3`, `ranks 0, 2 and 5`, or `ranks 0-7` in words."""
-    listed = sorted(set(ranks))
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
-        return f"ranks {listed[0]}-{listed[-1]}"
-    if len(listed) > most:
-        return f"ranks {', '.join(map(str, listed[:most]))} and {len(listed) - most} more"
-    return f"ranks {', '.join(map(str, listed[:-1]))} and {listed[-1]}"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from shardtoll.analyzers.hang.chains import all_ends, all_missing, cycle_of, in_collective
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.differing import differences_at, got_past
 from shardtoll.analyzers.hang.divergence import first_divergence
 from shardtoll.analyzers.hang.ended import hung_before, is_settled
+from shardtoll.analyzers.hang.gone import broken_down, first_gone, members, silent
 from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
+from shardtoll.analyzers.hang.later_steps import came_late, left_out
+from shardtoll.analyzers.hang.pairs import unlike_pair
 from shardtoll.analyzers.hang.program_order import odd_ones
-from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, in_collective, waits_of
-from shardtoll.ledger.answers.hang import Difference, Why
+from shardtoll.analyzers.hang.rank import Key
+from shardtoll.analyzers.hang.waiting import Wait, waits_of
+from shardtoll.ledger.answers.hang import Difference, Divergence, Why
 from shardtoll.ledger.records.flight import FlightCall
-
-_GONE: Sequence[Why] = ("failed", "dead", "stopped", "closed")
 
 
 def _long_enough(job: Job, rank: int, limit_ns: int) -> bool:
@@ -46,16 +49,16 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
         return _circle(job, limit_ns, waits, crossed, tuple(rank for rank in final if final[rank].missing))
     waiting = {rank: wait for rank, wait in stuck.items() if wait.missing}
     if not waiting:
-        return _broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
-    ends = {rank: ends_of(stuck, rank) for rank in waiting}
-    reached = sorted({end for each in ends.values() for end in each})
-    gone = _first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
-    broken = _broken_down(job, limit_ns, waits) if gone is None else None
+        return broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
+    ends = all_ends(stuck, waiting)
+    reached = sorted({end for each in {id(each): each for each in ends.values()}.values() for end in each})
+    gone = first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
+    broken = broken_down(job, limit_ns, waits) if gone is None else None
     if broken is not None:
         return broken
     if gone is not None:
         why, culprits = gone
-        if why == "dead" and hung_before(job, waiting, limit_ns):
+        if why == "dead" and hung_before(job, waiting, limit_ns, culprits):
             late = _late(job, limit_ns, waits, waiting, reached)
             if late.hang:
                 return late
@@ -101,22 +104,20 @@ def _is_later(call: FlightCall, than: FlightCall) -> bool:
 def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Difference, ...], Wait]]:
     """Return what ranks disagree on where some rank waits, the earliest first."""
     unlike = []
+    seen: set[tuple[Key, int, int | None]] = set()
     for rank, wait in stuck.items():
-        if wait.call is None or wait.place is None or wait.call.is_point_to_point:
+        if wait.call is None or wait.place is None:
             continue
-        differing = differences_at(job, wait.key, wait.place)
-        if differing and not got_past(job, wait.key, wait.place, differing[0].what):
+        # One rank stands for all that wait in a collective.
+        which = wait.key, wait.place, rank if wait.is_point_to_point else None
+        if which in seen:
+            continue
+        seen.add(which)
+        pair = unlike_pair(job, wait)
+        differing = pair or (() if wait.is_point_to_point else differences_at(job, wait.key, wait.place))
+        if pair or (differing and not got_past(job, wait.key, wait.place, differing[0].what)):
             unlike.append((job.ranks[rank].flight.blocked_since_ns or 0, rank, differing, wait))
     return [(differing, wait) for _, _, differing, wait in sorted(unlike, key=lambda each: each[:2])]
-
-
-def _first_gone(job: Job, reached: Sequence[int]) -> tuple[Why, tuple[int, ...]] | None:
-    for why in _GONE:
-        names = {"closed": ("closed", "left")}.get(why, (why,))
-        ranks = tuple(rank for rank in reached if rank in job.ranks and job.ranks[rank].standing in names)
-        if ranks:
-            return why, ranks
-    return None
 
 
 def _with_divergence(
@@ -129,29 +130,25 @@ def _with_divergence(
 ) -> Diagnosis:
     """Say that ranks wait for one that is gone; if it ended well, a collective it left out before is why."""
     divergence = first_divergence(job) if why == "closed" else None
+    if why == "closed" and not _blames(divergence, culprits):
+        divergence = left_out(job, waits, culprits)
     if divergence is not None and divergence.what in ("skipped", "extra") and divergence.rank in culprits:
         why = "skipped" if divergence.what == "skipped" else "extra"
     return Diagnosis(job, why, waits, limit_ns, culprits, stuck, (), (), divergence)
 
 
-def _silent(job: Job, ranks: Sequence[int], limit_ns: int) -> list[int]:
-    """Return those of some ranks that fell silent long before others, which may have ended because of it."""
-    return [rank for rank in ranks if (job.ranks[rank].quiet_ns or 0) >= limit_ns]
-
-
-def _members(job: Job, waits: Mapping[int, Wait]) -> list[int]:
-    """Return the ranks of the groups that some ranks wait in, ascending."""
-    return sorted({rank for wait in waits.values() for rank in wait.key[1] if rank in job.ranks})
-
-
 def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     """All ranks are where one waits: a transfer, or what only the network or the backend knows."""
-    members = _members(job, stuck)
+    here = members(job, stuck)
     gone = (
-        _first_gone(job, _silent(job, members, limit_ns))
-        or _first_gone(job, [rank for rank in members if rank not in stuck])
-        or _first_gone(job, sorted(stuck))
+        first_gone(job, silent(job, here, limit_ns))
+        or first_gone(job, [rank for rank in here if rank not in stuck])
+        or first_gone(job, sorted(stuck))
     )
+    come = came_late(job, waits)
+    if come:
+        given_up = tuple(rank for rank in sorted(waits) if rank not in come)
+        return Diagnosis(job, "late", waits, limit_ns, come, given_up)
     if gone is not None:
         return Diagnosis(job, gone[0], waits, limit_ns, gone[1], tuple(sorted(stuck)))
     long = tuple(rank for rank in stuck if _long_enough(job, rank, limit_ns))
@@ -188,25 +185,14 @@ def _short(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     waiting = {rank: wait for rank, wait in waits.items() if wait.missing}
     if not waiting:
         return Diagnosis(job, "none", waits, limit_ns)
-    reached = {end for rank in waiting for end in ends_of(waiting, rank)}
-    reached = reached or {other for wait in waiting.values() for other in wait.missing}
+    reached = {end for each in set(all_ends(waiting, waiting).values()) for end in each}
+    reached = reached or all_missing(waiting)
     return Diagnosis(job, "slow", waits, limit_ns, tuple(sorted(reached)), tuple(sorted(waiting)))
 
 
-def _broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
-    """Name the rank whose end ended the others in what C++ issues unseen; None if no rank was ended so."""
-    victims = tuple(number for number, rank in job.ranks.items() if rank.is_victim)
-    own = [number for number, rank in job.ranks.items() if not rank.is_victim]
-    ended_in = {rank: waits[rank] for rank in victims if rank in waits}
-    gone = None
-    # A rank of the groups that the others were ended in comes before one that shares no group with them.
-    for ranks in ([rank for rank in _members(job, ended_in) if rank in own], own):
-        silent = _silent(job, ranks, limit_ns) if victims else []
-        failed = [rank for rank in ranks if job.ranks[rank].standing == "failed"]
-        gone = gone or _first_gone(job, silent) or _first_gone(job, failed)
-    if gone is None and victims:
-        gone = _first_gone(job, own)
-    return None if gone is None else Diagnosis(job, gone[0], waits, limit_ns, gone[1], victims)
+def _blames(divergence: Divergence | None, culprits: Sequence[int]) -> bool:
+    """Whether it says that one of some ranks left out a collective or issued one more."""
+    return divergence is not None and divergence.what in ("skipped", "extra") and divergence.rank in culprits
 
 
 def _late(
@@ -221,15 +207,20 @@ def _late(
     late = tuple(rank for rank in reached if rank in job.ranks)
     culprits = late or absent
     why: Why = "late" if late else "no file"
-    if why == "late" and all(wait.call and wait.call.is_point_to_point for wait in waiting.values()):
+    both_sides = all(rank in waits and waits[rank].is_point_to_point for rank in late)
+    if why == "late" and (both_sides or all(wait.is_point_to_point for wait in waiting.values())):
         why = "no peer"
     long = any(_long_enough(job, rank, limit_ns) for rank in waiting)
-    stands = all(_long_enough(job, rank, limit_ns) for rank in late)
+    # Once torch's own limit is over, the job has failed, however long ours is.
+    given_up = any(job.ranks[rank].timed_out for rank in waiting)
+    stands = given_up or all(_long_enough(job, rank, limit_ns) for rank in late)
     if not (long and stands):
         why = "slow"
     divergence = None if why == "slow" else first_divergence(job)
     if divergence is not None and divergence.what not in ("skipped", "extra"):
         divergence = None
+    if why != "slow" and not _blames(divergence, culprits):
+        divergence = left_out(job, waits, culprits) or divergence
     if divergence is not None and divergence.rank in culprits:
         why = "skipped" if divergence.what == "skipped" else "extra"
     return Diagnosis(job, why, waits, limit_ns, culprits, stuck, (), (), divergence)

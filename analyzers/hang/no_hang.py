@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import Rank, numbers
-from shardtoll.analyzers.hang.wording import verb, waiters, where
+from shardtoll.analyzers.hang.rank import Rank
+from shardtoll.analyzers.hang.wording import (
+    numbers,
+    verb,
+    waiters,
+    where,
+)
 from shardtoll.ledger.words import human
 
 _PLACES_MOST: Final = 4

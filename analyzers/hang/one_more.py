@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.analyzers.hang.whole_steps import cut_step
 from shardtoll.ledger.records.flight import FlightCall
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.one_more import Program, one_more, sort_of
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 

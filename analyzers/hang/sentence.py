@@ -8,14 +8,18 @@ from typing import Final
 
 from shardtoll.analyzers.hang import disagreeing, no_hang
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import Rank, numbers
+from shardtoll.analyzers.hang.fewer import fewer_than_others
+from shardtoll.analyzers.hang.later_steps import came_after
+from shardtoll.analyzers.hang.rank import Rank
 from shardtoll.analyzers.hang.unlisted import unknown
 from shardtoll.analyzers.hang.wording import (
     capital,
     described,
     died_too,
     first_wait,
+    in_same,
     lock_holders,
+    numbers,
     stands_at,
     verb,
     waiters,
@@ -35,6 +39,9 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 def _late(diagnosis: Diagnosis) -> str:
     culprits, ranks = diagnosis.culprits, diagnosis.job.ranks
+    came = _came_late(diagnosis)
+    if came is not None:
+        return came
     places: dict[str, list[int]] = {}
     for number in culprits:
         places.setdefault(_stood(ranks[number]), []).append(number)
@@ -52,6 +59,24 @@ def _late(diagnosis: Diagnosis) -> str:
         stood = f": {', '.join(told[:-1])} and {told[-1]}"
     who = f"{capital(numbers(culprits))} {has} not arrived"
     return f"{who}{stood}{_heartbeats(diagnosis)}; {waiters(diagnosis)}."
+
+
+def _came_late(diagnosis: Diagnosis) -> str | None:
+    """Say that the ranks at fault came only after the others had given up; None if they have not come."""
+    first = first_wait(diagnosis)
+    if first is None or first.place is None:
+        return None
+    culprits, job = diagnosis.culprits, diagnosis.job
+    after = [came_after(job, first, rank) for rank in culprits]
+    known = [each for each in after if each is not None]
+    if not known or len(known) < len(after):
+        return None
+    calls = job.ranks[culprits[0]].flight.calls
+    before = next((each for each in reversed(calls[:-1]) if each.finished_ns is not None), None)
+    since = "" if before is None else f"; its last collective before was {described(before)}"
+    others = numbers(in_same(diagnosis, first))
+    when = f"{human.duration(max(known))} after {others}, which had given up"
+    return f"{capital(numbers(culprits))} came to {described(first.call)} {when}{since}."
 
 
 def _stood(rank: Rank, *, for_ns: bool = False) -> str:
@@ -78,12 +103,26 @@ def _no_peer(diagnosis: Diagnosis) -> str:
     call = None if first is None else first.call
     if call is None:
         return _late(diagnosis)
+    both = both_sides(diagnosis)
+    if both is not None:
+        return f"{both}; {waiters(diagnosis)}."
     counterpart = "recv" if call.op == "send" else "send"
     culprits = diagnosis.culprits
     return (
         f"{capital(waiters(diagnosis))}, and {numbers(culprits)} {verb(culprits, 'has', 'have')} issued "
         f"no matching {counterpart}: {verb(culprits, 'it is', 'they are')} {where(diagnosis)}."
     )
+
+
+def both_sides(diagnosis: Diagnosis) -> str | None:
+    """Say that the ranks at fault wait in sends and receives whose other sides have come; None if not so."""
+    waits = [wait for rank in diagnosis.culprits if (wait := diagnosis.waits.get(rank)) is not None]
+    come = [wait for wait in waits if wait.is_point_to_point and not wait.missing]
+    if not come or len(come) < len(diagnosis.culprits):
+        return None
+    told = [f"rank {wait.rank} waits in {described(wait.call)}" for wait in come]
+    told = [*told[:_PLACES_MOST], *(["..."] if len(told) > _PLACES_MOST else [])]
+    return f"{capital(', '.join(told))}: their other sides have come, and their tags may differ"
 
 
 def _no_file(diagnosis: Diagnosis) -> str:
@@ -144,6 +183,9 @@ def _closed(diagnosis: Diagnosis) -> str:
     rank = diagnosis.job.ranks[culprits[0]]
     last = rank.last_call
     after = "" if last is None else f" after {described(last)}"
+    fewer = fewer_than_others(diagnosis)
+    if fewer is not None:
+        return f"{fewer}; {waiters(diagnosis)}."
     return (
         f"{capital(numbers(culprits))} ended {verb(culprits, 'its audit', 'their audits')} early{after}; "
         f"{waiters(diagnosis)}."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardtoll.analyzers.hang.chains import in_collective
 from shardtoll.analyzers.hang.differing import differences_at
 from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.waiting import Wait, in_collective
+from shardtoll.analyzers.hang.pairs import unlike_pair
+from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.answers.hang import Difference, GroupStand, RankStand
 from shardtoll.ledger.records.flight import RankFlight
 
@@ -62,7 +64,9 @@ def group_stands(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         finished = [group.finished_place for group in known if group and group.finished_place is not None]
         here = job.ranks[rank].flight.group(name)
         unlike: tuple[Difference, ...] = ()
-        if wait.place is not None and call is not None and not call.is_point_to_point:
+        if wait.is_point_to_point:
+            unlike = unlike_pair(job, wait)
+        elif wait.place is not None and call is not None:
             unlike = differences_at(job, wait.key, wait.place)
         stands.append(
             GroupStand(

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.waiting import Wait
-from shardtoll.analyzers.hang.wording import capital, first_wait, in_same, verb, waiters
+from shardtoll.analyzers.hang.wording import (
+    capital,
+    first_wait,
+    in_same,
+    numbers,
+    verb,
+    waiters,
+)
 
 _ALL: Final = ("0", "default", "default_pg")
 """What torch's logs and dumps call the group of all ranks."""

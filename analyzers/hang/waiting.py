@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.analyzers.hang.differing import differences_at, got_past
-from shardtoll.analyzers.hang.job import Job, Key, Rank
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.rank import Key, Rank
 from shardtoll.ledger.records.flight import FlightCall
 
 _OTHER: Final = {"send": "recv", "recv": "send"}
@@ -40,12 +40,13 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
     """
     waits = {}
     known: dict[tuple[Key, int], bool] = {}
+    absent: dict[tuple[Key, int | None], tuple[int, ...]] = {}
     for number, rank in job.ranks.items():
         seen = rank.blocked_call is not None
         ended = rank.standing == "dead" and (seen or rank.in_backward or not rank.flight.waits_block)
         if not (rank.waits or ended):
             continue
-        wait = _wait(job, rank) or _unlike(job, rank, limit_ns, known)
+        wait = _wait(job, rank, absent) or _unlike(job, rank, limit_ns, known)
         if wait is None:
             continue
         if rank.waits or (seen and job.over) or (wait.missing and _had_waited(rank, limit_ns)):
@@ -58,7 +59,8 @@ def _had_waited(rank: Rank, limit_ns: int) -> bool:
     return rank.for_ns is not None and rank.for_ns >= limit_ns
 
 
-def _wait(job: Job, rank: Rank) -> Wait | None:
+def _wait(job: Job, rank: Rank, absent: dict[tuple[Key, int | None], tuple[int, ...]]) -> Wait | None:
+    """`absent`: who had not come to a collective, found out once for all that wait in it."""
     call = rank.blocked_call
     if call is None:
         return _unseen(job, rank)
@@ -67,13 +69,17 @@ def _wait(job: Job, rank: Rank) -> Wait | None:
         return Wait(rank.rank, call, key, call.place, _side(job, rank, call, key))
     if rank.flight.not_arrived:
         return Wait(rank.rank, call, key, call.place, rank.flight.not_arrived)
-    others = [other for other in key[1] if other != rank.rank]
-    place, issued = call.place, job.all_issued(key)
-    missing = tuple(
-        other for other in others if place is not None and other in job.ranks and issued.get(other, 0) < place
-    )
-    unknown = tuple(other for other in others if other not in job.ranks)
-    return Wait(rank.rank, call, key, call.place, missing or unknown, key not in job.unlisted)
+    if (key, call.place) not in absent:
+        absent[key, call.place] = _not_come(job, key, call.place)
+    missing = absent[key, call.place]
+    return Wait(rank.rank, call, key, call.place, missing, key not in job.unlisted)
+
+
+def _not_come(job: Job, key: Key, place: int | None) -> tuple[int, ...]:
+    """Return the ranks that have not come to a collective; if all have, those that nothing is known of."""
+    issued = job.all_issued(key)
+    behind = (rank for rank in key[1] if rank in job.ranks and issued.get(rank, 0) < (place or 0))
+    return tuple(behind) or tuple(rank for rank in key[1] if rank not in job.ranks)
 
 
 def _unlike(job: Job, rank: Rank, limit_ns: int, known: dict[tuple[Key, int], bool]) -> Wait | None:
@@ -137,62 +143,3 @@ def _unseen(job: Job, rank: Rank) -> Wait | None:
             call = rank.by_place.get((key, mine))
             return Wait(rank.rank, call, key, mine, behind)
     return None
-
-
-def in_collective(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:
-    """Return the ranks that wait in the same collective, ascending; a send or receive is its rank's alone."""
-    if wait.is_point_to_point:
-        return (wait.rank,)
-    same = [
-        rank
-        for rank, each in waits.items()
-        if (each.key, each.place) == (wait.key, wait.place) and not each.is_point_to_point
-    ]
-    return tuple(sorted(same))
-
-
-def ends_of(waits: Mapping[int, Wait], rank: int) -> tuple[int, ...]:
-    """Return the ranks at the end of the chain of waits that begins at a rank: they wait for no rank."""
-    ends, seen, left = [], {rank}, [rank]
-    while left:
-        current = left.pop()
-        wait = waits.get(current)
-        if wait is None or not wait.missing:
-            ends.append(current)
-            continue
-        for other in wait.missing:
-            if other not in seen:
-                seen.add(other)
-                left.append(other)
-    return tuple(sorted(ends))
-
-
-def cycle_of(waits: Mapping[int, Wait]) -> tuple[int, ...]:
-    """Return ranks that wait for each other in a circle, the lowest first; empty if none do."""
-    best: tuple[int, ...] = ()
-    for start in sorted(waits):
-        path = _back_to(waits, start)
-        if path and (not best or len(path) < len(best)):
-            best = path
-    return best
-
-
-def _back_to(waits: Mapping[int, Wait], start: int) -> tuple[int, ...]:
-    """Return the shortest way along waits from a rank back to itself."""
-    came: dict[int, int] = {}
-    layer = [start]
-    while layer:
-        following: list[int] = []
-        for rank in layer:
-            wait = waits.get(rank)
-            for other in () if wait is None else wait.missing:
-                if other == start:
-                    path = [rank]
-                    while path[-1] != start:
-                        path.append(came[path[-1]])
-                    return tuple(reversed(path))
-                if other not in came:
-                    came[other] = rank
-                    following.append(other)
-        layer = following
-    return ()

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import Rank, numbers
+from shardtoll.analyzers.hang.rank import Rank
 from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.records.flight import FlightCall
 from shardtoll.ledger.words import human
+
+
+def numbers(ranks: Sequence[int], most: int = 8) -> str:
+    """Return `rank 3`, `ranks 0, 2 and 5`, or `ranks 0-7` in words."""
+    listed = sorted(set(ranks))
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
+        return f"ranks {listed[0]}-{listed[-1]}"
+    if len(listed) > most:
+        return f"ranks {', '.join(map(str, listed[:most]))} and {len(listed) - most} more"
+    return f"ranks {', '.join(map(str, listed[:-1]))} and {listed[-1]}"
 
 
 def capital(text: str) -> str:
@@ -96,7 +110,9 @@ def in_same(diagnosis: Diagnosis, wait: Wait) -> tuple[int, ...]:
 def first_wait(diagnosis: Diagnosis) -> Wait | None:
     """Return the wait to name: one for a culprit itself, the longest."""
     waits = [diagnosis.waits[rank] for rank in diagnosis.stuck if rank in diagnosis.waits]
-    direct = [wait for wait in waits if set(wait.missing) & set(diagnosis.culprits)] or waits
+    culprits = set(diagnosis.culprits)
+    alike = {id(wait.missing): not culprits.isdisjoint(wait.missing) for wait in waits}
+    direct = [wait for wait in waits if alike[id(wait.missing)]] or waits
     return max(direct, key=lambda wait: diagnosis.job.ranks[wait.rank].for_ns or 0, default=None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shardtoll.ledger.foreign.regular import read_regular
 from shardtoll.ledger.records.errors import first_line
@@ -15,12 +15,19 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 
+_MOST_PARTS: Final = 1_000
+
+
 class TomlError(ValueError):
     """A text is no TOML; says why in one line."""
 
 
 def toml_tables(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text; TomlError if it is none, also if it nests too deep."""
+    # A key of many parts takes the square of their number, in time and memory.
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if any(line.partition("=")[0].count(".") >= _MOST_PARTS for line in lines):
+        raise TomlError(f"a key of more than {_MOST_PARTS} parts")
     try:
         return dict(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:

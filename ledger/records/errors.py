@@ -75,5 +75,6 @@ def first_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error's kind and the first line of its text."""
-    return shortened(f"{type(error).__name__}: {error}".splitlines()[0], _LONGEST)
+    """Return an error's kind and the first line of its text, if it has any."""
+    text = next(iter(str(error).splitlines()), "")
+    return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__, _LONGEST)

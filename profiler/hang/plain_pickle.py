@@ -11,7 +11,7 @@ import pickletools
 from collections.abc import Callable
 from typing import Any, Final
 
-MOST_OPERATIONS: Final = 20_000_000
+MOST_OPERATIONS: Final = 8_000_000
 _MOST_DIGITS: Final = 400
 _MARK: Final = object()
 _VALUES: Final = frozenset(

@@ -39,6 +39,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam("nsys", "tests.fuzz.of_traces:nsys"),
     Seam("runs", "tests.fuzz.of_runs:runs"),
     Seam("ledgers", "tests.fuzz.of_runs:ledgers"),
+    Seam("hangs", "tests.fuzz.of_hangs:hangs"),
     Seam("reports", "tests.fuzz.of_reports:reports"),
     Seam("budgets", "tests.fuzz.of_texts:budgets"),
     Seam("fabrics", "tests.fuzz.of_texts:fabrics"),

@@ -310,7 +310,8 @@ class Attribution:
             phase == "forward" and cause.module is not None and self._names.module(cause.module) == module
         )
         called_at = self._called_at.get(module)
-        if phase == "forward" and (called_at is None or (itself and not called_at[2])):
+        if itself or (phase == "forward" and called_at is None):
+            # A module that is called from several lines, as for validation, was called last from this one.
             self._called_at[module] = called_at = (source, library, itself)
         return (source, library) if called_at is None else called_at[:2]
 

@@ -99,7 +99,7 @@ class Flight:
         self._waiting_ns = 0
         self._moved_ns = self._beat_ns = self._stood_since_ns = self._raised = 0
         self._state: State = "open"
-        self._step = -1
+        self._step = self._last_step = -1
         self._slots: dict[str, GroupSlot] = {}
         self._works: dict[int, Note] = {}
         """id of a Work, or address of a functional collective's result -> its call."""
@@ -142,7 +142,10 @@ class Flight:
 
     def begin(self, step: int | None, now_ns: int) -> None:
         """Note that a step begins, or with None the time between steps."""
-        self._step = -1 if step is None else step
+        if step is None:
+            self._step = -1
+        else:
+            self._step = self._last_step = step
         self._moved_ns = now_ns
         if len(self._works) > _MOST_WORKS:
             # Of Works that nobody waited for.
@@ -348,6 +351,8 @@ class Flight:
         if says is not None:
             self.stands_at(says)
         self._state, self._beat_ns = state, time.monotonic_ns()
+        # The last step, also if the audit ended after it: who did as many as others has not ended early.
+        self._step = self._last_step
         if self._writing.acquire(timeout=_ENDING_S):
             self._writing.release()
             self.write()

@@ -95,13 +95,7 @@ class Watchdog(Background):
         if frame is not None:
             self._flight.stands_at({"line": self._user_line(frame), "frames": frames_of(frame)})
             del frame
-        for group in live_groups():
-            try:
-                count = int(group._get_sequence_number_for_group())
-            except (RuntimeError, AttributeError):
-                continue
-            ranks = tuple(dist.get_process_group_ranks(group))
-            self._flight.counted(str(group.group_name), ranks, count)
+        note_counts(self._flight)
 
     def _stands(self, stood_ns: int) -> None:
         if not self._dumped and not self._end.is_set():
@@ -129,6 +123,16 @@ class Watchdog(Background):
         dump = _recorded()
         if dump and len(dump) <= _RECORDER_MOST_BYTES:
             recorder_path(self._folder, self._flight.rank).write_bytes(dump)
+
+
+def note_counts(flight: Flight) -> None:
+    """Note what the process's groups have counted, which covers what C++ issues unseen."""
+    for group in live_groups():
+        try:
+            count = int(group._get_sequence_number_for_group())
+        except (RuntimeError, AttributeError):
+            continue
+        flight.counted(str(group.group_name), tuple(dist.get_process_group_ranks(group)), count)
 
 
 def frames_of(frame: FrameType | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final
 from shardtoll.ledger.records.errors import reason
 from shardtoll.ledger.records.flight import State
 from shardtoll.profiler.live.capture.recorder import Recorder
-from shardtoll.profiler.live.flight.watchdog import Watchdog, beat_of
+from shardtoll.profiler.live.flight.watchdog import Watchdog, beat_of, note_counts
 
 HANG_AFTER_S: Final = 120.0
 _ERROR_MOST: Final = 300
@@ -64,6 +64,11 @@ class Flying:
         if error is not None:
             says = {"error": reason(error)[:_ERROR_MOST], "line": self._line(trace), "frames": _frames(trace)}
         flight = self._recorder.flight
+        try:
+            note_counts(flight)
+        except Exception:
+            # A group that is destroyed meanwhile, or an interpreter that ends: the rest is told without.
+            log.debug("shardtoll: the groups' counts are unknown", exc_info=True)
         flight.end(state, says)
         if flight.lost is None:
             return None

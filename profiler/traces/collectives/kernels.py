@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.volume import OPS
+from shardtoll.profiler.traces.collectives.patterns import compiled
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
@@ -93,7 +94,7 @@ def _entry(row: Mapping[str, Any], where: str) -> tuple[re.Pattern[str], Kind]:
         raise UsageError(f"{where}: unknown key {', '.join(unknown)}", HINT)
     _texts(row, ("pattern", "what", "op", "library"), where)
     try:
-        pattern = re.compile(row["pattern"])
+        pattern = compiled(row["pattern"])
     except KeyError:
         raise UsageError(f"{where}: pattern is missing", HINT) from None
     except (re.error, RecursionError, OverflowError) as error:

@@ -10,6 +10,7 @@ import pytest
 
 from shardtoll.analyzers.hang.diagnose import diagnose
 from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.ledger.answers.hang import HangAnswer, hang_to_json
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from tests.flights import NOW, SECOND, call, flight
@@ -392,10 +393,10 @@ def test_what_a_rank_has_issued_is_the_largest_of_its_calls_and_its_groups_count
     pair = FlightGroup("pair", (0, 1), issued_place=9)
     here = flight(0, [*steps(A), call(4, group="pair", place=2)], groups=[pair])
     job = Job([here, flight(1, [call(7, group="pair", place=11)], groups=[pair])], NOW)
-    key = ("pair", (0, 1))
+    key = Key(("pair", (0, 1)))
     assert [job.issued(rank, key) for rank in (0, 1, 2)] == [9, 11, None]
-    assert [job.issued(rank, ("world", (0, 1))) for rank in (0, 1)] == [3, 0]
-    assert job.issued(0, ("other", ())) == 0
+    assert [job.issued(rank, Key(("world", (0, 1)))) for rank in (0, 1)] == [3, 0]
+    assert job.issued(0, Key(("other", ()))) == 0
     assert list(job.at(key, 2)) == [0]
 
 
@@ -411,3 +412,28 @@ def test_a_job_has_no_more_ranks_than_any_that_exists():
     lone = flight(0, [call(1, finished_ns=None)], world=4, blocked_s=30)
     lone = replace(lone, world_size=1 << 40)
     assert len(Job([lone], NOW).absent()) < 1 << 18
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2_000])
+def test_thousands_of_ranks_that_wait_alike_take_no_longer_than_their_number(behind: int):
+    """A log of 4,000 ranks took more than three minutes: what is alike is found out once."""
+    groups = (FlightGroup("default", (), issued_place=6),)
+    flights = [
+        RankFlight(
+            rank,
+            None,
+            "log",
+            "train.log",
+            (call(1, group="default", place=5 if rank < behind else 6, finished_ns=None),),
+            groups=(replace(groups[0], issued_place=5 if rank < behind else 6),),
+            state="open",
+            blocked=1,
+            waited_ns=600 * SECOND,
+        )
+        for rank in range(4_000)
+    ]
+    began = time.process_time()
+    told = answer(*flights)
+    assert time.process_time() - began < 4
+    assert told.why == ("late" if behind else "unknown")
+    assert len(told.groups) == (2 if behind else 1)

@@ -204,3 +204,13 @@ def test_amounts_whose_sum_would_overflow_are_refused(folder, table, name, value
     pq.write_table(many, path)
     with pytest.raises(RunFolderError, match=rf"{table}\.{name} adds up to more than 4e\+18"):
         read_run(folder)
+
+
+def test_a_text_of_megabytes_that_a_small_file_holds_is_refused(folder):
+    path = folder / "collectives.rank00000.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("group")
+    texts = pa.array(["x" * 2_000_000] * table.num_rows, table.schema.field(place).type)
+    pq.write_table(table.set_column(place, table.schema.field(place), texts), path, compression="zstd")
+    assert path.stat().st_size < 200_000
+    assert "group holds a text of 2,000,000 bytes" in str(_refused(folder))

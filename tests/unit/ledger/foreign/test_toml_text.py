@@ -12,11 +12,18 @@ from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables
 ROOT = Path(__file__).parents[4]
 
 
+def test_dots_that_are_no_key_are_no_depth() -> None:
+    assert toml_tables("#" + "." * 5_000 + "\na = '" + "." * 5_000 + "'\n")["a"] == "." * 5_000
+
+
 def test_tables_of_a_text() -> None:
     assert toml_tables("a = 1\n[b]\nc = 'x'\n") == {"a": 1, "b": {"c": "x"}}
 
 
-@pytest.mark.parametrize("text", ["a = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "a = 1\na = 2"])
+NONE = ("a = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "a = 1\na = 2", ".".join("a" * 100_000) + " = 1")
+
+
+@pytest.mark.parametrize("text", NONE)
 def test_a_text_that_is_none_ends_in_one_line(text: str) -> None:
     with pytest.raises(TomlError) as caught:
         toml_tables(text)

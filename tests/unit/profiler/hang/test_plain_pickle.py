@@ -79,3 +79,12 @@ def test_damage_is_one_error():
             load_plain(cut)
         except ValueError:
             continue
+
+
+def test_a_key_whose_hash_takes_for_ever_is_refused():
+    """Tuples of tuples that the memo shares: their hash takes 2 to the power of their depth."""
+    made = b"\x80\x02})q\x000"
+    for depth in range(60):
+        made += b"h" + bytes([depth]) + b"h" + bytes([depth]) + b"\x86q" + bytes([depth + 1]) + b"0"
+    with pytest.raises(ValueError, match="neither text nor number"):
+        load_plain(made + b"h\x3cK\x01s.")
