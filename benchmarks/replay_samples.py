@@ -114,7 +114,7 @@ def trained(name: str, fixed: bool, out: str) -> None:
     with process_group("cpu", incident.backend):
         program = (
             # The remedy moves layers: its twin does the same work, divided evenly.
-            uneven_pipeline.build(fixed, uneven_pipeline.EVEN_FORWARD_S)
+            uneven_pipeline.build(fixed, mended_s=uneven_pipeline.EVEN_FORWARD_S)
             if name == "uneven_pipeline"
             else incident.build(fixed)
         )

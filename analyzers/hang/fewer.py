@@ -10,7 +10,7 @@ from shardtoll.ledger.words import human
 def fewer_than_others(diagnosis: Diagnosis) -> str | None:
     """Say so of the ranks at fault; None if they are not known to have come as far as the others.
 
-    What C++ issues in watched steps has no line and no step: the groups' own counts tell how many it was.
+    Collectives of C++ in watched steps have no line and no step: the groups' own counts give their number.
     """
     job, culprits = diagnosis.job, diagnosis.culprits
     steps = [job.ranks[rank].flight.step for rank in culprits]

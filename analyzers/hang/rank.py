@@ -118,7 +118,7 @@ class Rank:
         if self.lost_peer:
             return self.flight.raised_since_ns
         if self.flight.blocked is None and self.in_backward:
-            # What C++ issues there has no time of its own.
+            # Collectives of C++ there have no time of their own.
             return self.flight.moved_ns
         return self.flight.blocked_since_ns
 

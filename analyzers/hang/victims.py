@@ -13,12 +13,12 @@ _LOST: Final = re.compile(
     r"by (?:remote )?peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout"
     r"|Connection was likely closed|DistNetworkError|remote process exited|communicator was aborted"
 )
-"""What an exception says that the end of another rank has brought about."""
+"""Text of an exception that the end of another rank has brought about."""
 _TIMED_OUT: Final = re.compile(r"Timed out waiting|[Tt]imed? ?out")
 _LIMIT_NS: Final = 120_000_000_000
 _INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit")
 _OF_TRANSPORT: Final = re.compile(r"gloo|NCCL|nccl|UCC|MPI|ProcessGroup|enforce fail|Work ran time out")
-"""What an exception of a backend says, whoever is at fault."""
+"""Text of an exception of a backend, whoever is at fault."""
 
 
 def lost_peer(flight: RankFlight) -> bool:

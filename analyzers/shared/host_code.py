@@ -1,4 +1,4 @@
-"""What a rank's host did while its device was idle for no other reason: the code that most of that is in."""
+"""The code that a rank's host was in while its device was idle for no other reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Doing:
     """One piece of code, or a graph's capture, and the idle time it stands for."""
 
     name: str
-    """An annotation or `stall.GRAPH_CAPTURE`; empty where nothing names it."""
+    """An annotation or `stall.GRAPH_CAPTURE`; empty if nothing names it."""
     source: str | None
     library: str | None
     mean_ns: float
@@ -33,7 +33,7 @@ class Doing:
 
 
 def most(stalls: pd.DataFrame, steps: int) -> Doing | None:
-    """Return what one rank's host did for the longest idle time; None where no frame or capture tells."""
+    """Return what one rank's host did for the longest idle time; None if no frame or capture tells."""
     host = keep(stalls, stalls["kind"] == "host")
     known = keep(host, host["source"].notna() | host["library"].notna() | (host["name"] == GRAPH_CAPTURE))
     if known.empty or not steps:

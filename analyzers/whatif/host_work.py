@@ -1,11 +1,11 @@
 """The host's work for calls that an edit takes out: their Python, dispatcher and wrapper, as far as known.
 
-Steps made from points hold it in the ranks' own time. Three places of it are told apart.
+Steps made from points hold it in the ranks' own time. It is in three places.
 
 - Between two such calls of one place of the program, one right after the other: same operation, cause, module
   and line, and the rank issued nothing else between them. It goes with the calls. Inside of them too.
 - Before and inside of a call that stands alone: at most what lies between two calls of its operation and
-  cause that follow each other. That holds all that the first does after it and the second before it.
+  cause that follow each other. It holds all that the first does after it and the second before it.
 - Around a call whose like never follow each other, as if there is one per step: any of it, or none.
 
 Only time outside operators counts, and only as much of it as the rank was awake for: a sleep is no work of a
@@ -101,7 +101,7 @@ def host_work(context: Context, recorded: Recorded, gone: Ints) -> HostWork:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the host works for calls that are gone: points, counted over all graphs."""
+    """Points at which the host works for calls that are gone, counted over all graphs."""
 
     between: Ints
     """From one of them to the next of the same place, and inside those."""

@@ -1,8 +1,8 @@
-"""What the host takes for an operator, in launches of a kernel that has nothing to do.
+"""Time that the host takes for an operator, in launches of a kernel that has nothing to do.
 
 An operator of an eager program costs the host more than its launch: Python, the module's call, views, and
-what autograd notes. In a checkpointed block each saved tensor goes through hooks besides, and backward runs
-the block in Python again. Where kernels are short, the device waits for that.
+what autograd notes. In a checkpointed block each saved tensor also goes through hooks, and backward runs
+the block in Python again. If kernels are short, the device waits for that.
 """
 
 from __future__ import annotations

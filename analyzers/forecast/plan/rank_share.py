@@ -1,4 +1,4 @@
-"""What one rank of a plan holds of a block."""
+"""The share of a block that one rank of a plan holds."""
 
 from __future__ import annotations
 

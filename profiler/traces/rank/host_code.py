@@ -1,4 +1,4 @@
-"""What a host did while its device was idle for no reason on record: by Python's frames, and graph capture.
+"""The code that a host was in while its device was idle for no reason on record, or a graph's capture.
 
 The frame that is named is the deepest one that was open for most of that time: a function called a hundred
 times counts with all its calls, and what it calls in turn counts with it.
@@ -27,7 +27,7 @@ _MOST: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What the host did; None where the trace does not show it, or it did many things."""
+    """The work of a host; None if the trace does not show it, or it did many things."""
 
     name: str | None = None
     """`GRAPH_CAPTURE`, or None."""
@@ -74,7 +74,7 @@ class HostCode:
                     open_for[name] += float(weight[place])
                 deepest[name] = max(depth, deepest.get(name, 0))
         most = [name for name, share in open_for.items() if share >= _MOST * whole]
-        # What is open as long as another but deeper is what that one called.
+        # One that is open as long as another but deeper was called by it.
         most.sort(key=lambda name: deepest[name], reverse=True)
         lines = [(line_of(text), source_of(text)) for text in (self._names[name] for name in most)]
         source = next((own for _, own in lines if own is not None), None)
