@@ -142,8 +142,8 @@ def _report(
     # Of a thousand files named one by one not all; with the same floors.
     named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
-    page = "" if writers else "; as a page: -o report.html"
-    more = [f"More: {again} --all; one finding: --finding 1{page}"]
+    page = "" if writers else ", -o report.html"
+    more = [f"More: {again} --all (or --finding 1{page})"]
     if unused is not None:
         more.append(f"For measured floors: --fabric {quote(str(unused))}")
     for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):

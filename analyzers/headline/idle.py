@@ -14,6 +14,7 @@ from shardtoll.analyzers.findings.stragglers.lateness import host_computes
 from shardtoll.analyzers.headline.step_words import step_word
 from shardtoll.analyzers.shared import host_code
 from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.words.human import duration, percent
 
 IDLE_SHARE: Final = 0.2
@@ -21,6 +22,8 @@ IDLE_SHARE: Final = 0.2
 communication costs."""
 
 MORE: Final = 3.0
+ALMOST: Final = 0.75
+"""Share of idle time from which one reason is said to be all of it."""
 
 EVEN: Final = 0.8
 """Part of the longest idle time that every rank must have for it to be said of all of them."""
@@ -87,7 +90,11 @@ def besides(context: Context) -> str:
     share, comm_share = _shares(context)
     if share < IDLE_SHARE or share <= comm_share:
         return ""
-    return f"; another {percent(share)} is idle"
+    # Of the steps as the bars show them: capture is left out of watched ones.
+    rows = context.parts_rows
+    watched = bool(watched_steps(context.ledger.tables["steps"]))
+    shown_ns = rows["duration_ns"] - rows["capture_ns"] if watched else rows["duration_ns"]
+    return f"; another {percent(float(rows['idle_ns'].sum()) / float(shown_ns.sum()))} is idle"
 
 
 def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ...]] | None:
@@ -106,9 +113,11 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
     reasons = [kind for kind in REASONS if kind != "launch" or "launch-bound" in kinds]
     lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in reasons}
     most = max(lost_by_kind, key=lambda kind: lost_by_kind[kind])
-    head, advise = REASONS[most] if lost_by_kind[most] > idle / 2 else ("Idle time costs most", ADVISE)
+    explained = lost_by_kind[most] > idle / 2
+    head, advise = REASONS[most] if explained else ("Idle time costs most", ADVISE)
+    in_part = explained and most != "bubble" and lost_by_kind[most] < ALMOST * idle
     if float(lost.get("host", 0)) > idle / 2 and host_computes(context):
-        head, advise = ON_CPU, BY_HOST
+        head, advise, in_part = ON_CPU, BY_HOST, False
     own_ns = steps["duration_ns"] - steps["capture_ns"]
     mean = steps.assign(own_ns=own_ns).groupby("rank")[["own_ns", "idle_ns"]].mean()
     row = int(np.argmax(mean["idle_ns"].to_numpy(dtype=np.float64)))
@@ -128,6 +137,8 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         watched = (context.step_rows["level"] == "watch").any()
         head, hint = (UNTOLD, UNTOLD_HINT) if watched else (SURVEYED, SURVEYED_HINT)
         return f"{head}: {fact}; {hint}", ()
+    if in_part:
+        fact += f", {percent(lost_by_kind[most] / idle)} of that for this reason"
     did = _by_code(context, mean.index[row], float(worst["idle_ns"])) if advise is ADVISE else None
     if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
         # The step that is shown beside it holds the recording.

@@ -272,7 +272,7 @@ def _off_record(context: Context) -> str | None:
 
 def _brief(context: Context, share: float) -> str:
     """Return how much communication is exposed, in the words of the bars."""
-    named = "waiting and moving data take" if _divided(context) else "exposed communication takes"
+    named = "waiting for ranks and moving data take" if _divided(context) else "exposed communication takes"
     return f"{named} {_of_step(context, share)}"
 
 

@@ -30,6 +30,8 @@ class Draft:
         """Without what the recording itself took: the step is that of a run without it."""
         self.gap = graph.gap_ns.copy()
         self.lag = graph.lag_ns.copy()
+        self.host_gone: Floats = np.zeros(len(graph))
+        """Share of each node's time that edits have taken out as the host's work for calls that are gone."""
         self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
         """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
         self.joined: dict[int, tuple[int, ...]] = {}

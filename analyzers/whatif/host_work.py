@@ -3,13 +3,15 @@
 Steps made from points hold it in the ranks' own time. It is in three places.
 
 - Between two such calls of one place of the program, one right after the other: same operation, cause, module
-  and line, and the rank issued nothing else between them. It goes with the calls. Inside of them too.
+  and line, and the rank issued nothing else between them. It goes with the calls, as far as such times are
+  short as a rule: a longer one holds other work too. Inside of them too. In a forward or backward pass it is
+  as for a call that stands alone: from one pass to the next lies all that the program does.
 - Before and inside of a call that stands alone: at most what lies between two calls of its operation and
   cause that follow each other. It holds all that the first does after it and the second before it.
 - Around a call whose like never follow each other, as if there is one per step: any of it, or none.
 
 Only time outside operators counts, and only as much of it as the rank was awake for: a sleep is no work of a
-call. If the system did not say how long a rank slept, nothing is known.
+call. If the system did not say how long a rank slept, or if nothing divides a step, nothing is known.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.micro_batches import BACKWARD
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.replay.graph import Graph
@@ -39,10 +42,16 @@ LIKELY_ALONE: Final = 0.5
 LEAST: Final = 0.5
 """Share of what lies between two calls of one place that goes with them at least. Some of it may be work that
 stays, such as a norm that is reduced later."""
+LONGER: Final = 2.0
+"""So many times the bound is what lies between two calls of one place taken to be at most."""
 SHORTEST: Final = 0.1
 """Quantile of the times between two calls of one cause that bounds the work for one: longer ones hold other
 work too."""
 
+_PARTS: Final = (
+    *("duration_ns", "asleep_ns", "capture_ns", "compute_ns", "exposed_copy_ns", "exposed_comm_ns"),
+    "idle_ns",
+)
 _ON_HOST: Final = (Kind.HOST, Kind.GAP)
 
 
@@ -56,7 +65,11 @@ class HostWork:
 
     def take_out(self, draft: Draft, end: float) -> None:
         """Shorten the nodes, at this end of the band: -1 takes out least."""
-        draft.duration *= 1 - (self.likely if end == 0 else self.least if end < 0 else self.most)
+        share = self.likely if end == 0 else self.least if end < 0 else self.most
+        # Another edit may have taken out the same work: it is gone once.
+        more = np.maximum(share - draft.host_gone, 0.0) / np.maximum(1 - draft.host_gone, 1e-12)
+        draft.duration *= 1 - more
+        draft.host_gone = np.maximum(draft.host_gone, share)
 
     def saves_ns(self, recorded: Recorded, end: float) -> float:
         """Return what a step has less of it on the rank that has most, mean over the steps."""
@@ -85,13 +98,16 @@ def host_work(context: Context, recorded: Recorded, gone: Ints) -> HostWork:
         np.float64
     )
     host = total * _awake(context, recorded, total)
-    found = _places(recorded.graphs, is_gone, place, call, host)
+    in_pass = frame["phase"].isin(("forward", *BACKWARD)).to_numpy(dtype=np.bool_)
+    found = _places(recorded.graphs, is_gone, place, call, host, in_pass)
     least, likely, most = np.zeros(points), np.zeros(points), np.zeros(points)
     most[found.around] = host[found.around]
     bound = np.minimum(host[found.alone], found.bounds)
     likely[found.alone], most[found.alone] = LIKELY_ALONE * bound, np.maximum(most[found.alone], bound)
-    least[found.between] = LEAST * host[found.between]
-    likely[found.between] = most[found.between] = host[found.between]
+    between = host[found.between]
+    likely[found.between] = np.minimum(between, found.rule)
+    least[found.between] = LEAST * likely[found.between]
+    most[found.between] = np.minimum(between, LONGER * found.rule)
     made = []
     for taken in (least, likely, most):
         share = taken / np.where(total > 0, total, np.inf)
@@ -105,6 +121,8 @@ class _Places:
 
     between: Ints
     """From one of them to the next of the same place, and inside those."""
+    rule: Floats
+    """How long each of `between` is as a rule."""
     alone: Ints
     """Before and inside of others."""
     bounds: Floats
@@ -113,9 +131,11 @@ class _Places:
     """Before and after those whose like never follow each other: how much of it is for them nothing tells."""
 
 
-def _places(graphs: tuple[Graph, ...], is_gone: Bools, place: Ints, call: Ints, host: Floats) -> _Places:
+def _places(
+    graphs: tuple[Graph, ...], is_gone: Bools, place: Ints, call: Ints, host: Floats, in_pass: Bools
+) -> _Places:
     made: dict[str, list[Ints]] = {
-        name: [np.zeros(0, np.int64)] for name in ("between", "alone", "key", "after")
+        name: [np.zeros(0, np.int64)] for name in ("between", "alone", "key", "after", "ruled")
     }
     seen: dict[int, list[float]] = {}
     calls = int(call.max(initial=0)) + 1
@@ -136,7 +156,7 @@ def _places(graphs: tuple[Graph, ...], is_gone: Bools, place: Ints, call: Ints, 
             for each, ns in zip(key[likes].tolist(), host[first + points[likes]].tolist(), strict=True):
                 seen.setdefault(each, []).append(ns)
             gone = (row >= 0) & is_gone[row]
-            both = follows & gone & is_gone[before] & (place[row] == place[before])
+            both = follows & gone & is_gone[before] & (place[row] == place[before]) & ~in_pass[row]
             paired = np.union1d(row[both], before[both])
             both |= inside & np.isin(row, paired)
             lone = gone & ~both & (inside | ~done)
@@ -144,23 +164,28 @@ def _places(graphs: tuple[Graph, ...], is_gone: Bools, place: Ints, call: Ints, 
             for name, values in (("between", both), ("alone", lone), ("after", after)):
                 made[name].append(first + points[values])
             made["key"].append(key[lone])
+            made["ruled"].append(key[both])
         first += len(graph.own_ns)
-    between, alone, keys, after = (
-        np.concatenate(made[name]) for name in ("between", "alone", "key", "after")
-    )
+    between, alone, keys, after, ruled = (np.concatenate(each) for each in made.values())
     bound = {each: float(np.quantile(times, SHORTEST)) for each, times in seen.items()}
-    bounds = np.array([bound.get(each, 0.0) for each in keys.tolist()])
+    bounds, rule = (np.array([bound.get(each, 0.0) for each in of.tolist()]) for of in (keys, ruled))
     known = np.isin(keys, list(bound))
     around = np.zeros(0, dtype=np.int64) if known.all() else np.union1d(alone[~known], after)
-    return _Places(between, alone[known], bounds[known], around)
+    return _Places(between, rule, alone[known], bounds[known], around)
 
 
 def _awake(context: Context, recorded: Recorded, host: Floats) -> Floats:
     """Return by point for which share of its time outside operators in that step the rank was awake."""
     rows = context.step_rows.set_index(["step", "rank"])
-    parts = ("asleep_ns", "capture_ns", "compute_ns", "exposed_copy_ns")
-    slept = sum(rows[name].astype("float64") for name in parts)
-    awake = (rows["duration_ns"].astype("float64") - slept).clip(lower=0).fillna(0.0)
+    took = {name: rows[name].astype("float64") for name in _PARTS}
+    # A rank may be awake while it waits for a collective: that is no time outside it.
+    busy = took["capture_ns"] + took["compute_ns"] + took["exposed_copy_ns"]
+    asleep = took["asleep_ns"]
+    slept = asleep.where(asleep.isna(), asleep.clip(lower=took["exposed_comm_ns"]))
+    awake = (took["duration_ns"] - busy - slept).clip(lower=0).fillna(0.0)
+    # Steps that nothing divides hold their operators in what is unattributed.
+    told = took["compute_ns"] + took["exposed_copy_ns"] + took["idle_ns"] > 0
+    awake = awake.where(told, 0.0)
     share = np.zeros(len(host))
     first = 0
     for graph in recorded.graphs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -175,7 +174,7 @@ def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
     known = {name: _figure(name, getattr(finding, f"{name}_ns")) for name in _known(finding)}
-    hidden = " (hidden)" if beyond_floor(finding) == "hidden" else ""
+    hidden = " (overlap)" if beyond_floor(finding) == "overlapped" else ""
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
         known["toll"] = f"{known['toll']} (within noise)"
     return [
@@ -202,34 +201,19 @@ def _figure(name: str, value_ns: int) -> str:
 
 
 def beyond_floor(finding: Finding) -> str | None:
-    """Return how a saving exceeds the toll above its floor: `hidden` or `left out`; None if it does not."""
+    """Return how a saving exceeds the toll above its floor: `overlapped`, `left out`; None if it does not."""
     toll, floor, saving = finding.toll_ns, finding.floor_ns, finding.saving_ns
     if toll is None or not floor or not saving or saving - (toll - floor) <= LEAST_SHARE * saving:
         return None
-    return "hidden" if finding.kind in HIDING else "left out"
+    return "overlapped" if finding.kind in HIDING else "left out"
 
 
-def more_like(row: Row, report: Report) -> str | None:
-    """Return what is said of the findings that share the row of the first; None if it stands alone.
-
-    Their tolls are of the ranks where each is largest, and never more together than one rank loses.
-    """
+def more_like(row: Row) -> str | None:
+    """Return which findings share the row of the first; None if it stands alone. Each has its own figures."""
     if not row.more:
         return None
-    every = [row.finding, *row.more]
-    times = step_times.rank_times(report)
-    longest = max((time.step_ns for time in times), default=math.inf)
-    bounds = [each for each in report.overlaps if set(row.numbers) <= set(each.findings)]
-    costs = [each.most_ns for each in bounds if not each.saved]
-    toll = min([sum(finding.toll_ns or 0 for finding in every), longest, *costs])
-    figures = [f"toll {human.duration(toll)}"]
-    savings = [finding.saving_ns for finding in every]
-    if any(savings):
-        capped = [each.most_ns for each in bounds if each.saved]
-        figures.append(f"saving {human.duration(min([sum(each or 0 for each in savings), *capped]))}")
-    numbers = human.runs(row.numbers[1:])
     word = "finding" if len(row.more) == 1 else "findings"
-    return f"{len(row.more)} more like it ({word} {numbers}), together at most {', '.join(figures)}"
+    return f"{len(row.more)} more like it ({word} {human.runs(row.numbers[1:])})"
 
 
 def place(finding: Finding, report: Report) -> str:

@@ -14,7 +14,7 @@ from shardtoll.ledger.words import human
 FINDINGS: Final = 5
 LEAST_SHARE: Final = 0.01
 """Parts that take less of the step are left to the step table."""
-_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*(?: ?(?:[kMGT]?B|ns|µs|ms|s|%)\b)?")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?: ?(?:[kMGT]?B|ns|µs|ms|s|%)\b)?")
 _NAMED: Final = 2
 """Parameters of a row that are named; the others are counted."""
 
@@ -105,7 +105,9 @@ def _cause(finding: Finding) -> Hashable:
     for name in (where.parameter, where.module, where.source):
         remedy = remedy.replace(f"`{name}`", "`").replace(name, "") if name else remedy
     if finding.toll_ns is not None:
-        return None if finding.kind == "straggler" or not remedy else (finding.kind, _NUMBER.sub("", remedy))
+        if finding.kind == "straggler" or not remedy:
+            return None
+        return finding.kind, finding.severity, _NUMBER.sub("", remedy)
     if where.parameter is None:
         return None
     place = replace(where, parameter=None, module=None)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
-from shardtoll.dashboards.facts.drawn import UNATTRIBUTED
+from shardtoll.dashboards.facts.drawn import IDLE, UNATTRIBUTED
 from shardtoll.dashboards.facts.first_facts import beyond_floor
 from shardtoll.ledger import Finding, Report
 
@@ -21,6 +21,7 @@ _WORDS: Final = (
     ("cost per step", "transfers at best", "fix's gain"),
     ("cost per step", "transfers at best", "gain"),
     ("cost per step", "least time", "gain"),
+    ("cost per step", "least", "gain"),
 )
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
 
@@ -31,6 +32,7 @@ _UNATTRIBUTED: Final = (
     "unattributed: recording, or in no record",
     "unattributed: recording, unknown",
 )
+_IDLE_ON_CPU: Final = ("idle: no operator runs, but Python may", "idle: no operator runs")
 """What words by the bars mean, in full and for narrower lines."""
 
 
@@ -71,6 +73,8 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
         said = [_SURVEYED, _WATCHED] if surveyed else [_WATCHED]
     if UNATTRIBUTED in drawn:
         said.append(_UNATTRIBUTED)
+    if IDLE in drawn and report.run.device == "cpu":
+        said.append(_IDLE_ON_CPU)
     lines = [" · ".join(each[which] for each in said) for which in range(len(_WATCHED))]
     return next((line for line in lines if width is None or len(line) <= width), lines[-1]) or None
 

@@ -95,8 +95,10 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
         why = why or "but its fix alone saves nothing"
     elif finding.severity == "info":
         why = "but may be by design: it is an info"
+    elif any(each.severity == "error" for each in above):
+        why = "but errors come first"
     else:
-        why = "but the fixes of findings above it save more"
+        return []
     return [f"Finding {largest} has the largest toll, {human.duration(finding.toll_ns)}, {why}."]
 
 

@@ -10,8 +10,6 @@ from shardtoll.ledger.words import human
 
 LEAST_SHARE: Final = 0.05
 """Part of the longest step from which waiting before it is said."""
-EVEN: Final = 0.8
-"""Part of the longest idle time that every rank must have for it to be said of all of them."""
 TELLING: Final = 0.01
 """Part of the step from which its recording makes two shares of one time."""
 _WAITS: Final = {
@@ -54,7 +52,7 @@ def not_explained(report: Report) -> str | None:
     recorded = any(time.capture_ns >= TELLING * time.total_ns for time in step_times.rank_times(report))
     share = "" if recorded else f" ({human.share(unbilled.time_ns, unbilled.step_ns)})"
     time = human.duration(unbilled.time_ns)
-    head = f"Idle, in no finding: {time}{share} on {_idlest(report, unbilled.rank)}{noise}"
+    head = f"Idle, in no finding: {time}{share} on {_slowest(report, unbilled.rank)}{noise}"
     did = summary.doing(unbilled)
     if did is not None:
         return f"{head}: {did}."
@@ -66,15 +64,9 @@ def not_explained(report: Report) -> str | None:
     return f"{head}: {why}; {record}."
 
 
-def _idlest(report: Report, rank: int) -> str:
-    """Return `rank 1`, or `all ranks (most on rank 1)` if all are idle about as long."""
-    place = [name for name, _ in step_times.PARTS].index("idle_ns")
-    idle = [time.parts_ns[place] for time in step_times.rank_times(report)]
-    known = [part for part in idle if part is not None]
-    if len(known) < 2 or len(known) < len(idle) or min(known) < EVEN * max(known):
-        return f"rank {rank}"
-    seen = "all" if len(known) == report.run.world_size else "all recorded"
-    return f"{seen} ranks (most on rank {rank})"
+def _slowest(report: Report, rank: int) -> str:
+    """Return the rank, and that it is the slowest if there are others: their idle time may have findings."""
+    return f"rank {rank}, the slowest" if len(report.run.ranks_seen) > 1 else f"rank {rank}"
 
 
 def _who(finding: Finding, report: Report) -> str:

@@ -138,7 +138,7 @@ def _finding(
     line = cut(Text(whole), width)
     line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))
     clause = first_facts.remedy(finding, min(first_facts.CLAUSE, width - len(_INDENT)))
-    more = first_facts.more_like(row, report)
+    more = first_facts.more_like(row)
     clause = coded(clause).plain if more is None else f"{coded(clause).plain}; {more}"
     told = wrapped([clause], console, max(width - len(_INDENT), 1))
     return [line, *(Text(f"{_INDENT}{each.plain}", no_wrap=True) for each in told)]

@@ -193,7 +193,15 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
         ),
         _remedy(context, line, message_bytes) if alone is None else alone.remedy,
         alone,
+        only_hides=alone is None and _only_hides(context, line, message_bytes),
     )
+
+
+def _only_hides(context: Context, line: Line, message_bytes: int | None) -> bool:
+    op, phase = str(line.first["op"]), str(line.first["phase"])
+    if context.serves and serving_remedies.exposed(op) is not None:
+        return False
+    return exposed_remedies.can_only_hide(line.text("caused_by_op") or "", op, phase, message_bytes)
 
 
 def _remedy(context: Context, line: Line, message_bytes: int | None) -> Remedy:
@@ -210,7 +218,7 @@ def _rest(context: Context, line: Line, places: int) -> Finding:
         f"{in_steps(line.each, 'collective')} at {times(places, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
-    return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""))
+    return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""), only_hides=True)
 
 
 def _made(
@@ -220,6 +228,8 @@ def _made(
     where: Where,
     remedy: Remedy,
     alone: ddp_buckets.OneBucket | None = None,
+    *,
+    only_hides: bool,
 ) -> Finding:
     toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
     if toll is None or moving is None:
@@ -230,8 +240,8 @@ def _made(
     if alone is not None:
         saving = min(toll, alone.saving_ns(moving), *(() if free is None else (int(free),)))
         what += ddp_buckets.clause(alone, moving)
-    if free is not None and free < LEAST_HIDING * moving and exposed_remedies.can_only_hide(remedy):
-        remedy = exposed_remedies.sending_less(remedy, duration(free))
+    if free is not None and free < LEAST_HIDING * moving and only_hides:
+        remedy = exposed_remedies.sending_less(remedy, duration(free), line.text("dtype"))
     share = _share(context, line)
     waiting = toll - moving
     # Who is late is the straggler's bill; here it only says that a faster network would not help.

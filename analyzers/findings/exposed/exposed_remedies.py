@@ -22,8 +22,12 @@ class _Advice:
     phase: str | None
     text: str
     code: str | None = None
+    only_hides: bool = False
+    """Whether all that it does is to start the collective earlier."""
 
 
+_WIDE: Final = ("float32", "complex64")
+"""Types of which bf16 is half as wide."""
 _TENSOR_PARALLEL: Final = ("RowwiseParallel", "ColwiseParallel", "SequenceParallel", "PrepareModule")
 """Styles of tensor parallelism. Where they gather and scatter, sequences are sharded already."""
 
@@ -150,6 +154,7 @@ _ADVICE: Final = (
             "Start the collective with async_op=True as soon as its tensor is ready, and wait for it just "
             "before its first use.",
             f"work = {call(op, asynchronous=True)}\n...  # other work\nwork.wait()",
+            only_hides=True,
         )
         for op in CALLS
     ),
@@ -161,6 +166,7 @@ _ADVICE: Final = (
             "Start the collective earlier, with async_op=True, and compute something else before waiting "
             "for it.",
             f"work = {call(op, asynchronous=True)}\n...  # what does not need it\nwork.wait()",
+            only_hides=True,
         )
         for op in (*CALLS, None)
     ),
@@ -227,18 +233,37 @@ def _buffers(torch: str | None) -> Remedy:
     )
 
 
-def sending_less(async_remedy: Remedy, free: str) -> Remedy:
-    """Return advice for transfers that no compute can hide: `free` is how long it computes, in words."""
+def sending_less(async_remedy: Remedy, free: str, dtype: str | None) -> Remedy:
+    """Return advice for transfers that no compute can hide: `free` is how long it computes, in words.
+
+    `dtype`: of the messages, None if it is not known or differs.
+    """
+    how = " (bf16 halves it)" if dtype in _WIDE else ""
     return replace(
         async_remedy,
-        text=f"Use a larger batch, or send less (bf16): only {free} of compute could hide this. "
+        text=f"Send less{how}, or use a larger batch: only {free} of compute could hide it. "
         f"{async_remedy.text}",
     )
 
 
-def can_only_hide(given: Remedy) -> bool:
-    """Return whether all that the advice does is to start the collective earlier."""
-    return given.text.startswith("Start the collective")
+def can_only_hide(cause: str, op: str, phase: str, message_bytes: int | None = None) -> bool:
+    """Return whether all that the advice for these (see `remedy`) does is to start the collective earlier."""
+    special = cause in (ddp_causes.BUFFERS, ddp_causes.REDUCER) or _is_tiny(cause, op, phase, message_bytes)
+    return not special and _fitting(cause, op, phase).only_hides
+
+
+def _is_tiny(cause: str, op: str, phase: str, message_bytes: int | None) -> bool:
+    by_itself = cause == op and op in EXCHANGES and phase != "backward"
+    return by_itself and message_bytes is not None and message_bytes <= TINY_BYTES
+
+
+def _fitting(cause: str, op: str, phase: str) -> _Advice:
+    for advice in _ADVICE:
+        fits_op = advice.op is None or advice.op == op
+        fits_phase = advice.phase is None or advice.phase == phase
+        if cause.startswith(advice.cause) and fits_op and fits_phase:
+            return advice
+    raise AssertionError("the last advice fits everything")
 
 
 def remedy(
@@ -252,12 +277,7 @@ def remedy(
         return _buffers(torch)
     if cause == ddp_causes.REDUCER:
         return _smaller_buckets(message_bytes)
-    by_itself = cause == op and op in EXCHANGES and phase != "backward"
-    if by_itself and message_bytes is not None and message_bytes <= TINY_BYTES:
+    if message_bytes is not None and _is_tiny(cause, op, phase, message_bytes):
         return _tiny(op, message_bytes)
-    for advice in _ADVICE:
-        fits_op = advice.op is None or advice.op == op
-        fits_phase = advice.phase is None or advice.phase == phase
-        if cause.startswith(advice.cause) and fits_op and fits_phase:
-            return Remedy(text=advice.text, code=advice.code, counterfactual=COUNTERFACTUAL)
-    raise AssertionError("the last advice fits everything")
+    advice = _fitting(cause, op, phase)
+    return Remedy(text=advice.text, code=advice.code, counterfactual=COUNTERFACTUAL)

@@ -122,10 +122,9 @@ def remedy(
         )
     if part == "between_ns":
         return (
-            f"Run py-spy dump --pid PID for rank {rank} between two steps: only this rank spends time "
-            "there, as "
-            "in loading without a DataLoader, logging, saving. Do it less often, on all ranks in turn, or "
-            "in a thread.",
+            f"Run py-spy record --pid PID for rank {rank}, and look at what runs between steps: only this "
+            "rank spends time there, as in loading without a DataLoader, logging, saving. Do it less often, "
+            "on all ranks in turn, or in a thread.",
             "if step % 100 == 0:  # not in every step\n    log(metrics)",
         )
     if on_cpu:

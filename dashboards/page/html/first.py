@@ -92,7 +92,7 @@ def _finding(report: Report, row: Row, error_ns: float | None) -> str:
     place = clip(row.place or first_facts.place(finding, report), _PLACE)
     (figures, *_) = first_facts.figures(finding, error_ns)
     clause = coded_html(_safe(clip(first_facts.remedy(finding), _CLAUSE)))
-    more = first_facts.more_like(row, report)
+    more = first_facts.more_like(row)
     clause += "" if more is None else f"; {escape(more)}"
     link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
     return (

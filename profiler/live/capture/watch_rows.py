@@ -10,8 +10,8 @@ hook's collectives share are filled in where they stand, with the same values by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -60,6 +60,8 @@ class _Repetition:
     spans: Sequence[RawSpan | None] = ()
     device: DeviceReading | None = None
     """None: its times are the host's."""
+    stalls: Mapping[int, int] = field(default_factory=dict)
+    """For how many ns the device stood still for each collective, by place."""
 
 
 class WatchRows:
@@ -75,8 +77,22 @@ class WatchRows:
         return list(self._in_order(self._by_host(watched, spans)))
 
     def passed(self, watched: Iterable[Passed]) -> Iterator[Batches | StepRows]:
-        """Yield the rows, in their order, of regions whose times the device's events tell."""
-        return self._in_order(map(self._by_device, watched))
+        """Yield the rows, in their order, of regions whose times the device's events tell.
+
+        If those of one cannot be made, the others come all the same, and it raises at the end.
+        """
+        failures: list[Exception] = []
+
+        def made() -> Iterator[_Repetition | StepRows]:
+            for each in watched:
+                try:
+                    yield self._by_device(each)
+                except Exception as error:  # noqa: BLE001 - raised once the others are made
+                    failures.append(error)
+
+        yield from self._in_order(made())
+        if failures:
+            raise failures[0]
 
     def _in_order(self, made: Iterable[_Repetition | StepRows]) -> Iterator[Batches | StepRows]:
         """Yield what was made, with neighbours that repeat surveyed steps put together."""
@@ -105,7 +121,7 @@ class WatchRows:
             return self.single(ended, None, device)
         if not template.all_seen:
             ended = replace(ended, region=_complete(ended))
-        return _Repetition(ended, device=device)
+        return _Repetition(ended, device=device, stalls=stalls_of_each(ended.region, device))
 
     def _join(self, watched: Sequence[Ended], spans: Sequence[RawSpan]) -> list[list[RawSpan | None]]:
         if not spans:
@@ -188,7 +204,7 @@ class WatchRows:
                 capture_ns = min(sum(end - begin for begin, end in region.capture), length_ns - exposed_ns)
                 steps.append(plain_step(ended, setting, length_ns, exposed_ns, capture_ns))
             else:
-                steps.append(self._by_events(ended, item.device, measured))
+                steps.append(self._by_events(ended, item.device, item.stalls, measured))
             counts += count_rows(ended, setting.rank)
             stalls += lost_rows(region, setting.rank, _fetching(region) if setting.host_times else None)
         schema = SCHEMAS["collectives"]
@@ -212,10 +228,11 @@ class WatchRows:
         columns["seq"] += [c.seq for c in region.collectives]
         columns["issue_ns"] += [None if c.unseen else c.issue_ns + to_epoch for c in region.collectives]
 
-    def _by_events(self, ended: Ended, device: DeviceReading, columns: dict[str, list[Any]]) -> Step:
+    def _by_events(
+        self, ended: Ended, device: DeviceReading, stalls: Mapping[int, int], columns: dict[str, list[Any]]
+    ) -> Step:
         """Add what the device's events tell of each collective to `columns`; return the step's row."""
         region = ended.region
-        stalls = stalls_of_each(region, device)
         self._issued(region, columns)
         columns["exposed_ns"] += [stalls.get(index, 0) for index in range(len(region.collectives))]
         unknown = [None] * len(region.collectives)

@@ -175,16 +175,13 @@ def _whole(text: str | None) -> int | None:
 
 
 def of_this_process(rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
-    """Return the fields of a `Run` that say where this process runs: asked once, they stay as they are."""
-    cores, core_ids = usable_cores()
+    """Return the fields of a `Run` that say where this process runs and that stay as they are."""
     return {
         "device": _device_name(device),
         "torch": str(torch.__version__),
         "hosts": (socket.gethostname(),),
         "ranks_per_host": ranks_per_node(rank, world_size),
         "machine": this_machine(),
-        "cores": cores,
-        "core_ids": core_ids,
     }
 
 

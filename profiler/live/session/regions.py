@@ -136,14 +136,20 @@ class Regions:
 
     def _append(self, made: Sequence[StepRows | Passed]) -> None:
         """Write the rows of regions in their order, watched ones next to each other in one batch."""
+        failures: list[Exception] = []
         for is_watched, together in groupby(made, lambda each: isinstance(each, Passed)):
             if not is_watched:
                 self._kept.append(*(each for each in together if isinstance(each, StepRows)))
                 continue
-            for rows in self._watch_rows.passed(each for each in together if isinstance(each, Passed)):
-                self._keep(rows)
+            try:
+                for rows in self._watch_rows.passed(each for each in together if isinstance(each, Passed)):
+                    self._keep(rows)
+            except Exception as error:  # noqa: BLE001 - raised once the other rows are written
+                failures.append(error)
         if made:
             self._kept.describe()
+        if failures:
+            raise failures[0]
 
     def _keep(self, rows: Batches | StepRows) -> None:
         if isinstance(rows, StepRows):

@@ -28,6 +28,7 @@ from shardtoll.profiler.live.session.machine import (
     device_of,
     nccl_version,
     of_this_process,
+    usable_cores,
 )
 from shardtoll.profiler.live.session.schedule import LEVELS, SURVEY_EVERY, Checks, Level, Schedule
 from shardtoll.profiler.live.session.signals import Deferred
@@ -506,6 +507,8 @@ class Session:
     def _run(self) -> Run:
         if initialized():
             self._backend = self._groups.backend()
+        # A script may pin itself to other cores at any time.
+        cores, core_ids = usable_cores()
         if self._place is None:
             self._place = of_this_process(self.rank, self.world_size, self._device)
         return Run(
@@ -516,6 +519,8 @@ class Session:
             ranks_seen=(self.rank,),
             epoch_ns=self._capture.recorder.setting.epoch_ns,
             nccl_version=nccl_version(self._backend),
+            cores=cores,
+            core_ids=core_ids,
             **self._place,
         )
 

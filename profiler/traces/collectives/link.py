@@ -1,9 +1,13 @@
 """Which collective each communication kernel carried out: the kernel's own words, then those of its launch.
 
-Sources are asked in this order, each fills what those before it left open and contradicts none of them:
-the kernel's args; `External id` of an operator that describes a collective. The launch call and the
-`nccl:*` annotation and `record_param_comms` around it; those that were issued on the launching thread
-since its last collective kernel (a coalescing block launches one kernel for several); the kernel's name.
+Sources are asked in this order, each fills what those before it left open and contradicts none of them.
+
+1. The kernel's args.
+2. `External id` of an operator that describes a collective.
+3. The launch call, and the `nccl:*` annotation and `record_param_comms` around it.
+4. Those that were issued on the launching thread since its last collective kernel: a coalescing block
+   launches one kernel for several.
+5. The kernel's name.
 """
 
 from __future__ import annotations

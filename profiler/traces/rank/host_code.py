@@ -35,6 +35,8 @@ class Code:
     """The innermost line of the user's own code, as `train.py:12 (main)`."""
     library: str | None = None
     """The innermost function that line called, if it is a library's."""
+    share: float = 0.0
+    """Of the idle time, as far as instants of it tell."""
 
 
 class HostCode:
@@ -43,31 +45,45 @@ class HostCode:
     def __init__(self, trace: Trace, main: int) -> None:
         frames = trace.frames
         self._names = trace.names
-        self._frame_name = frames.name
+        self._frame_name, self._begun_ns, self._ended_ns = frames.name, frames.start_ns, frames.end_ns
         lasting = (frames.thread == main) & (frames.end_ns - frames.start_ns >= _SHORTEST_NS)
         nest = nests(frames, lasting) if lasting.any() else {}
         self._nest: Nest | None = nest.get(main)
         self._captured = _captures(trace)
 
-    def during(self, start_ns: I64, length_ns: I64) -> Code:
-        """Return what the host did in most of these idle pieces."""
+    def during(self, start_ns: I64, length_ns: I64, step_ns: tuple[int, int] | None = None) -> Code:
+        """Return what the host did in most of these idle pieces.
+
+        A frame that was open for the whole step, from and to `step_ns`, says nothing of its idle time.
+        """
         if self._nest is None and not len(self._captured[0]):
             return Code()
         at_ns, weight = _instants(start_ns, length_ns)
         whole = float(weight.sum())
-        if float(weight[covered(*self._captured, at_ns)].sum()) >= _MOST * whole:
-            return Code(GRAPH_CAPTURE)
+        captured = float(weight[covered(*self._captured, at_ns)].sum())
+        if captured >= _MOST * whole:
+            return Code(GRAPH_CAPTURE, share=captured / whole)
         if self._nest is None:
             return Code()
-        return self._frame(at_ns, weight, whole)
+        return self._frame(self._nest, at_ns, weight, step_ns)
 
-    def _frame(self, at_ns: I64, weight: np.ndarray[tuple[int], np.dtype[np.float64]], whole: float) -> Code:
-        assert self._nest is not None
+    def _frame(
+        self,
+        nest: Nest,
+        at_ns: I64,
+        weight: np.ndarray[tuple[int], np.dtype[np.float64]],
+        step_ns: tuple[int, int] | None,
+    ) -> Code:
+        whole = float(weight.sum())
+        begun, ended = self._begun_ns, self._ended_ns
         open_for: defaultdict[int, float] = defaultdict(float)
         deepest: dict[int, int] = {}
         seen: list[set[int]] = [set() for _ in at_ns]
-        for depth, rows in enumerate(self._nest.path(at_ns)):
-            for place in np.flatnonzero(rows >= 0).tolist():
+        for depth, rows in enumerate(nest.path(at_ns)):
+            telling = rows >= 0
+            if step_ns is not None:
+                telling &= (begun[rows] > step_ns[0]) | (ended[rows] < step_ns[1])
+            for place in np.flatnonzero(telling).tolist():
                 name = int(self._frame_name[rows[place]])
                 if name not in seen[place]:
                     seen[place].add(name)
@@ -79,7 +95,10 @@ class HostCode:
         lines = [(line_of(text), source_of(text)) for text in (self._names[name] for name in most)]
         source = next((own for _, own in lines if own is not None), None)
         library = next((line for line, _ in lines if line is not None), None)
-        return Code(None, source, library if library != source else None)
+        if library is None:
+            return Code()
+        named = next(name for name, (line, _) in zip(most, lines, strict=True) if line is not None)
+        return Code(None, source, library if library != source else None, open_for[named] / whole)
 
 
 def _instants(start_ns: I64, length_ns: I64) -> tuple[I64, np.ndarray[tuple[int], np.dtype[np.float64]]]:

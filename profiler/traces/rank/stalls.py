@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.ledger.records.record import PHASES
-from shardtoll.ledger.records.stall import IDLE_KINDS, Stall
+from shardtoll.ledger.records.stall import GRAPH_CAPTURE, IDLE_KINDS, Stall
 from shardtoll.profiler.traces.collectives.stacks import nests
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.causes import Stacks, Work
@@ -132,22 +132,35 @@ def _host(
     for ((step, text, phase_number), count, lost), members in groups:
         did = Code()
         if code is not None and lost >= _LOOKED_AT_NS:
-            did = code.during(start_ns[rows[members]], lost_ns[members])
-        made.append(
+            did = code.during(start_ns[rows[members]], lost_ns[members], _bounds_ns(facts, step))
+        note = _annotation(trace.names[text] if text >= 0 else "")
+        named_ns = min(lost, round(did.share * lost))
+        parts = [
+            (did.name or note, count, named_ns, did),
+            (note, 0 if named_ns else count, lost - named_ns, Code()),
+        ]
+        made += [
             Stall(
-                _number(facts, step),
-                rank,
-                IDLE_KINDS[kind - IDLE],
-                did.name or (trace.names[text] if text >= 0 else ""),
-                PHASES[phase_number],
-                count,
-                lost,
-                lost,
-                source=did.source,
-                library=did.library,
+                *(_number(facts, step), rank, IDLE_KINDS[kind - IDLE], name, PHASES[phase_number]),
+                *(number, part_ns, part_ns),
+                source=what.source,
+                library=what.library,
             )
-        )
+            for name, number, part_ns, what in ((did.name or note, count, named_ns, did), rest)
+            if part_ns
+        ]
     return made
+
+
+def _bounds_ns(facts: Facts, step: int) -> tuple[int, int]:
+    """Return begin and end of a step, of all its windows."""
+    windows = facts.steps.place == step
+    return int(facts.steps.start_ns[windows].min()), int(facts.steps.end_ns[windows].max())
+
+
+def _annotation(text: str) -> str:
+    """Return an annotation's text, never what stands for a graph's capture: users write what they like."""
+    return f"{text} (annotation)" if text == GRAPH_CAPTURE else text
 
 
 def _long(groups: Sequence[tuple[tuple[tuple[int, ...], int, int], I64]]) -> bool:

@@ -49,7 +49,8 @@ def stall(kind: str, toll_ms: int, before_ms: int = 0, ranks: tuple[int, ...] = 
 def test_a_wait_before_the_step_that_exceeds_its_parts_leads():
     text = said(stall("data-stall", 400, 390))
     assert text.startswith(
-        "Waiting for batches costs most: 390 ms before each step; waiting and moving data take 20 % of"
+        "Waiting for batches costs most: 390 ms before each step; waiting for ranks and moving data take "
+        "20 % of"
     )
     assert text.endswith("; fetch batches in worker processes ahead of the step.")
 

@@ -182,8 +182,8 @@ def test_hidden_communication_is_not_the_matter():
     busy = [step(rank=rank, compute_ns=98 * MS, exposed_comm_ns=2 * MS, idle_ns=0) for rank in (0, 1)]
     said = reported(on_ranks((0, 1)), run=run_of(2), steps=busy).headline
     assert said.startswith(
-        "Neither the network nor a late rank is at fault: waiting and moving data take 2.0 % of the step "
-        "(mean of 2 ranks)"
+        "Neither the network nor a late rank is at fault: waiting for ranks and moving data take 2.0 % of "
+        "the step (mean of 2 ranks)"
     )
 
 

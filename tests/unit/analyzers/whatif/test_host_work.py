@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from shardtoll.analyzers.analyses import context_of
@@ -123,6 +124,53 @@ def test_a_sleep_is_no_work_of_a_call_and_what_is_not_known_is_none(asleep_ms: i
 def test_half_awake_a_host_worked_half_of_that_time() -> None:
     saved = without(calls(asleep_ms=4 + 13), "@t.py:1")
     assert saved.mid_ns == pytest.approx((4 + 3 + 0.5) * MS)
+
+
+def test_from_one_pass_to_the_next_lies_more_than_the_work_for_a_call() -> None:
+    """Four micro-batches: between two backward passes lies a forward, and fetching its batch."""
+    saved = without(calls(phase="backward"), "@t.py:1")
+    # As of calls that stand alone: a half of the shortest time between two of them, for each of the four.
+    assert saved.mid_ns == pytest.approx((4 + 4) * MS)
+    assert saved.high_ns == pytest.approx((4 + 8) * MS + NOISE * 30 * MS)
+
+
+def test_one_long_time_between_two_calls_holds_other_work_too() -> None:
+    which = calls((1,) * 12)
+    rows = which.tables["collectives"].to_pylist()
+    steps = which.tables["steps"].to_pylist()
+    for row in rows:
+        if row["seq"] % 12 >= 6:
+            row["issue_ns"] += 50 * MS
+            row["start_ns"] += 50 * MS
+    for row in steps:
+        row["duration_ns"] += 50 * MS
+        row["idle_ns"] += 50 * MS
+    tables = {
+        **which.tables,
+        "collectives": pa.Table.from_pylist(rows, schema=which.tables["collectives"].schema),
+        "steps": pa.Table.from_pylist(steps, schema=which.tables["steps"].schema),
+    }
+    saved = without(replace(which, tables=tables), "@t.py:1")
+    # 12 calls, 11 times 2 ms between them, and half of 2 ms before the first. The 50 ms stay.
+    assert saved.mid_ns == pytest.approx((12 + 22 + 1) * MS)
+
+
+def test_of_steps_that_nothing_divides_no_work_of_the_host_is_known() -> None:
+    which = calls()
+    steps = which.tables["steps"].to_pylist()
+    for row in steps:
+        row["unattributed_ns"], row["idle_ns"] = row["idle_ns"], 0
+    watched = pa.Table.from_pylist(steps, schema=which.tables["steps"].schema)
+    saved = without(replace(which, tables={**which.tables, "steps": watched}), "@t.py:1")
+    assert saved.mid_ns == pytest.approx(4 * MS)
+
+
+def test_work_that_two_fixes_take_out_is_gone_once() -> None:
+    which = calls()
+    made = replayer(which)
+    one, same = fix(which), fix(which)
+    assert made.after_ns([one, same]) == pytest.approx(made.after_ns([one]))
+    assert made.after_ns([one]) == pytest.approx((30 - 11) * MS)
 
 
 def test_operators_are_no_work_of_a_call() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardtoll.dashboards.facts import first_facts, step_times, together
+from shardtoll.dashboards.facts import first_facts, together
 from shardtoll.dashboards.facts.first_rows import FINDINGS, rows, worth_showing
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Finding, Remedy, Report, Where
-from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.records.finding import Severity
-from shardtoll.ledger.words import human
 from tests import sample_reports
 from tests.unit.dashboards.terminal.test_first_screen import shown
 
@@ -100,7 +98,7 @@ def test_a_larger_toll_below_a_larger_saving_is_said_to_be_one():
     ]
 
 
-def test_findings_that_differ_in_numbers_and_places_only_share_a_row_with_their_sum():
+def test_findings_that_differ_in_numbers_and_places_only_share_a_row():
     def exposed(toll_ms: int, saving_ms: int, source: str, text: str) -> Finding:
         found = priced("exposed-communication", "info", toll_ms, saving_ms)
         return replace(found, where=Where(source=source), remedy=Remedy(text))
@@ -110,28 +108,25 @@ def test_findings_that_differ_in_numbers_and_places_only_share_a_row_with_their_
     report = of(first, other, exposed(4, 1, "c.py:3 (h)", "Start earlier."))
     assert [row.numbers for row in rows(report.findings)] == [(1, 2), (3,)]
     grouped, alone = rows(report.findings)
-    said = "1 more like it (finding 2), together at most toll 14.0 ms, saving 5.00 ms"
-    assert first_facts.more_like(grouped, report) == said
-    assert first_facts.more_like(alone, report) is None
+    said = "1 more like it (finding 2)"
+    assert first_facts.more_like(grouped) == said
+    assert first_facts.more_like(alone) is None
     for width in (80, 100):
         assert said in " ".join(shown(report, width).split())
     assert said in first_screen(report)
-    # What replay or a bound says of them together holds for the sum.
-    overlap = Overlap((1, 2), 4 * MS, saved=True)
-    assert "saving 4.00 ms" in str(first_facts.more_like(grouped, replace(report, overlaps=(overlap,))))
-    cost = Overlap((1, 2, 3), 12 * MS)
-    assert "toll 12.0 ms, saving 5.00 ms" in str(
-        first_facts.more_like(grouped, replace(report, overlaps=(cost,)))
-    )
 
 
-def test_tolls_of_a_row_are_never_more_together_than_a_step():
-    findings = [replace(priced("transfer-stall", "info", 40), remedy=Remedy("Pin it.")) for _ in range(3)]
-    report = of(*findings)
-    (row,) = rows(findings)
-    longest = max(time.step_ns for time in step_times.rank_times(report))
-    assert longest < 120 * MS
-    assert f"toll {human.duration(longest)}" in str(first_facts.more_like(row, report))
+def test_a_warning_and_an_info_of_one_remedy_have_a_row_each_and_types_are_no_numbers():
+    same = [
+        replace(priced("host-sync", severity, 9), remedy=Remedy("Read it seldom."))
+        for severity in ("warning", "info")
+    ]
+    assert [row.numbers for row in rows(same)] == [(1,), (2,)]
+    types = [
+        replace(priced("wide-dtype", "info", 9), remedy=Remedy(f"Send {name} as bfloat16."))
+        for name in ("float32", "float64")
+    ]
+    assert [row.numbers for row in rows(types)] == [(1,), (2,)]
 
 
 def test_each_late_rank_keeps_a_row_of_its_own():

@@ -23,7 +23,7 @@ from shardtoll.ledger.tables.tables import to_table
 from shardtoll.ledger.words import human
 from tests import sample_reports
 
-MORE = ("More: shardtoll report runs/a --all; one finding: --finding 1; as a page: -o report.html",)
+MORE = ("More: shardtoll report runs/a --all (or --finding 1, -o report.html)",)
 
 
 def shown(report: Report, width: int, more: tuple[str, ...] = MORE, encoding: str = "utf-8") -> str:

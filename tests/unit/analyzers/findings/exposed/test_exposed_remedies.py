@@ -103,6 +103,8 @@ def test_transfers_that_no_compute_can_hide_are_advised_to_be_fewer() -> None:
     assert can_only_hide(early)
     assert not can_only_hide(remedy("DistributedDataParallel.reducer", "all_reduce", "backward", 84))
     less = sending_less(early, "23.2 ms")
-    assert less.text.startswith("Use a larger batch, or send less (bf16): only 23.2 ms of compute could hide")
+    assert less.text.startswith(
+        "Send less (bf16 halves it), or use a larger batch: only 23.2 ms of compute could hide"
+    )
     assert less.text.endswith(early.text)
     assert less.code == early.code

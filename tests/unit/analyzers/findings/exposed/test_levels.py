@@ -352,16 +352,16 @@ class TestHeadline:
     @pytest.mark.parametrize(
         ("untold", "each_ns", "said"),
         [
-            (0, MS, "Neither the network nor a late rank is at fault: waiting and moving data take 0.001 % "
-             "of the step (mean of 2 ranks)."),
+            (0, MS, "Neither the network nor a late rank is at fault: waiting for ranks and moving "
+             "data take 0.001 % of the step (mean of 2 ranks)."),
             # One of twenty, or too short all together to be 5 % of the step: no matter, and it is said.
-            (1, 9 * MS, "Neither the network nor a late rank is at fault: waiting and moving data take at "
-             "least 0.001 % of the step (mean of 2 ranks)."),
-            (19, MS // 10, "Neither the network nor a late rank is at fault: waiting and moving data take at "
-             "least 0.001 % of the step (mean of 2 ranks)."),
+            (1, 9 * MS, "Neither the network nor a late rank is at fault: waiting for ranks and moving "
+             "data take at least 0.001 % of the step (mean of 2 ranks)."),
+            (19, MS // 10, "Neither the network nor a late rank is at fault: waiting for ranks and moving "
+             "data take at least 0.001 % of the step (mean of 2 ranks)."),
             (19, 9 * MS, "Cannot tell whether the network or a late rank is at fault, as 152 of 160 "
-             "collectives have no known exposed time: waiting and moving data take at least 0.001 % of the "
-             "step (mean of 2 ranks)."),
+             "collectives have no known exposed time: waiting for ranks and moving data take at least "
+             "0.001 % of the step (mean of 2 ranks)."),
         ],
     )  # fmt: skip
     def test_a_lower_bound_clears_nobody(self, untold, each_ns, said):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from shardtoll.profiler.traces.collectives.kernels import load_table
@@ -16,9 +19,13 @@ READ = "/home/me/data.py(40): read_video"
 DECODE = "transformers/image_processing.py(178): preprocess"
 
 
-def during(build: Build, *pieces: tuple[int, int]) -> Code:
+def whole(build: Build, *pieces: tuple[int, int], step_ns: tuple[int, int] | None = None) -> Code:
     start, length = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
-    return HostCode(build.trace(), 0).during(start, length)
+    return HostCode(build.trace(), 0).during(start, length, step_ns)
+
+
+def during(build: Build, *pieces: tuple[int, int]) -> Code:
+    return replace(whole(build, *pieces), share=0.0)
 
 
 def test_the_deepest_frame_that_most_of_the_time_is_in_is_named_with_the_users_line():
@@ -78,3 +85,28 @@ def test_rows_of_idle_time_carry_it_and_add_up_as_before():
     assert row["lost_ns"] == 80 * MS
     assert row["source"] == "/home/me/data.py:40 (read_video)"
     assert row["library"] is None
+    # A function that is open for a part of the idle time has that part alone.
+    build = Build().note("ProfilerStep#0", 0, 100 * MS).frame(MAIN, 0, 100 * MS).frame(READ, 10 * MS, 58 * MS)
+    build.work(GEMM, 0, 10 * MS, launch=1).work(GEMM, 90 * MS, 100 * MS, launch=89 * MS)
+    rows = rank_ledger(build.trace(), load_table()).tables["stalls"].to_pylist()
+    named, rest = [row for row in rows if row["kind"] == "host"]
+    assert named["lost_ns"] == pytest.approx(48 * MS, rel=0.03)
+    assert named["lost_ns"] + rest["lost_ns"] == 80 * MS
+    assert (rest["source"], rest["library"]) == (None, None)
+
+
+def test_a_frame_that_is_open_for_the_whole_step_is_no_reason_for_its_idle_time():
+    build = Build().frame(MAIN, 0, 100 * MS).frame(READ, 40 * MS, 60 * MS)
+    assert whole(build, (30 * MS, 60 * MS), step_ns=(0, 100 * MS)) == Code()
+    found = whole(build, (35 * MS, 30 * MS), step_ns=(0, 100 * MS))
+    assert found.source == "/home/me/data.py:40 (read_video)"
+    assert found.share == pytest.approx(20 / 30, rel=0.05)
+    # In a longer recording the same frame is one call among others.
+    assert whole(build, (30 * MS, 60 * MS), step_ns=(0, 200 * MS)).source == "train.py:1 (main)"
+
+
+def test_an_annotation_of_a_user_is_never_taken_for_a_capture():
+    build = Build().note("ProfilerStep#0", 0, 100 * MS).note(GRAPH_CAPTURE, 10 * MS, 90 * MS)
+    build.work(GEMM, 0, 10 * MS, launch=1).work(GEMM, 90 * MS, 100 * MS, launch=89 * MS)
+    rows = rank_ledger(build.trace(), load_table()).tables["stalls"].to_pylist()
+    assert [row["name"] for row in rows if row["kind"] == "host"] == ["graph capture (annotation)"]
