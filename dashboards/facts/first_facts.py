@@ -174,7 +174,7 @@ def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
     known = {name: _figure(name, getattr(finding, f"{name}_ns")) for name in _known(finding)}
-    hidden = " (overlap)" if beyond_floor(finding) == "overlapped" else ""
+    hidden = " (hidden)" if beyond_floor(finding) == "hidden" else ""
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
         known["toll"] = f"{known['toll']} (within noise)"
     return [
@@ -201,11 +201,11 @@ def _figure(name: str, value_ns: int) -> str:
 
 
 def beyond_floor(finding: Finding) -> str | None:
-    """Return how a saving exceeds the toll above its floor: `overlapped`, `left out`; None if it does not."""
+    """Return how a saving exceeds the toll above its floor: `hidden`, `left out`; None if it does not."""
     toll, floor, saving = finding.toll_ns, finding.floor_ns, finding.saving_ns
     if toll is None or not floor or not saving or saving - (toll - floor) <= LEAST_SHARE * saving:
         return None
-    return "overlapped" if finding.kind in HIDING else "left out"
+    return "hidden" if finding.kind in HIDING else "left out"
 
 
 def more_like(row: Row) -> str | None:

@@ -52,7 +52,7 @@ def not_explained(report: Report) -> str | None:
     recorded = any(time.capture_ns >= TELLING * time.total_ns for time in step_times.rank_times(report))
     share = "" if recorded else f" ({human.share(unbilled.time_ns, unbilled.step_ns)})"
     time = human.duration(unbilled.time_ns)
-    head = f"Idle, in no finding: {time}{share} on {_slowest(report, unbilled.rank)}{noise}"
+    head = f"Idle, in no finding: {time}{share} on rank {unbilled.rank}{noise}"
     did = summary.doing(unbilled)
     if did is not None:
         return f"{head}: {did}."
@@ -62,11 +62,6 @@ def not_explained(report: Report) -> str | None:
         why = "the host launches nothing then"
     record = "py-spy dump shows the line" if run.source == "live" else "trace with_stack=True to see its code"
     return f"{head}: {why}; {record}."
-
-
-def _slowest(report: Report, rank: int) -> str:
-    """Return the rank, and that it is the slowest if there are others: their idle time may have findings."""
-    return f"rank {rank}, the slowest" if len(report.run.ranks_seen) > 1 else f"rank {rank}"
 
 
 def _who(finding: Finding, report: Report) -> str:

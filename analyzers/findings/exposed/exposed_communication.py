@@ -51,7 +51,7 @@ KEYS: Final = ("phase", "modules", "source", "op", "net")
 COLUMNS: Final = (
     *("step", "rank", "op", "group", "mesh_dim", "net", "phase", "implicit", "placements_from"),
     *("caused_by_op", "module", "parameter", "source"),
-    *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns"),
+    *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns", "dtype"),
 )
 """What is looked at of a collective."""
 VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor_ns")

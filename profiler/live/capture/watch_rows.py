@@ -1,4 +1,4 @@
-"""From watched regions to rows of the ledger: whole columns where a step repeats a surveyed one.
+"""From watched regions to rows of the ledger: whole columns if a step repeats a surveyed one.
 
 A watched step adds a handful of numbers per collective to the surveyed one it repeats; all other columns are
 those of that step's rows, so that a step's rows cost microseconds. Regions that repeat nothing, or in which

@@ -135,10 +135,7 @@ def _host(
             did = code.during(start_ns[rows[members]], lost_ns[members], _bounds_ns(facts, step))
         note = _annotation(trace.names[text] if text >= 0 else "")
         named_ns = min(lost, round(did.share * lost))
-        parts = [
-            (did.name or note, count, named_ns, did),
-            (note, 0 if named_ns else count, lost - named_ns, Code()),
-        ]
+        rest = (note, 0 if named_ns else count, lost - named_ns, Code())
         made += [
             Stall(
                 *(_number(facts, step), rank, IDLE_KINDS[kind - IDLE], name, PHASES[phase_number]),

@@ -113,13 +113,16 @@ def test_the_words_by_the_bars_are_explained_where_they_stand():
 
 def test_a_saving_beyond_toll_minus_floor_says_how():
     hidden = of(cost("exposed-communication", 9, 4))
-    assert first_facts.beyond_floor(hidden.findings[0]) == "overlapped"
+    assert first_facts.beyond_floor(hidden.findings[0]) == "hidden"
     assert first_facts.figures(hidden.findings[0]) == [
-        "toll 9.00 ms · floor 4.00 ms · saving 9.00 ms (overlap)",
+        "toll 9.00 ms · floor 4.00 ms · saving 9.00 ms (hidden)",
         "toll 9.00 ms · saving 9.00 ms",
         "saving 9.00 ms",
     ]
-    assert "floor: transfers at best, unless overlapped" in shown(hidden, 100)
+    assert "unless hidden" in shown(hidden, 100)
+    said = legend(hidden, hidden.findings, ("toll", "floor", "saving"))
+    assert said is not None
+    assert "floor: its transfers at best, unless hidden by compute" in said
     removed = of(cost("implicit-redistribute", 9, 4))
     assert first_facts.figures(removed.findings[0])[0].endswith("saving 9.00 ms")
     assert "unless left out" in shown(removed, 100)

@@ -84,21 +84,6 @@ def test_idle_time_names_the_code_that_the_host_was_in_where_a_record_tells():
     )
 
 
-def test_idle_time_of_all_ranks_names_all_of_them():
-    report = idle_report(70)
-    steps = report.tables["steps"]
-    (row,) = steps.to_pylist()
-    alike, busy = ({**row, "rank": 1, "idle_ns": idle * MS} for idle in (60, 20))
-
-    def said(other: dict[str, object], seen: tuple[int, ...]) -> str:
-        tables = {**report.tables, "steps": pa.Table.from_pylist([row, other], schema=steps.schema)}
-        run = replace(report.run, ranks_seen=seen, world_size=2)
-        return under_bars.not_explained(replace(report, tables=tables, run=run)) or ""
-
-    assert "on all ranks (most on rank 0): the host" in said(alike, (0, 1))
-    assert "on rank 0: the host" in said(busy, (0, 1))
-
-
 def test_time_that_the_verdict_holds_to_the_step_without_recording_has_no_second_share():
     report = idle_report(70)
     steps = report.tables["steps"]

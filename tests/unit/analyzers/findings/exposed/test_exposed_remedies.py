@@ -100,11 +100,15 @@ def test_a_few_bytes_a_step_are_advised_to_be_fewer_messages(op: str) -> None:
 
 def test_transfers_that_no_compute_can_hide_are_advised_to_be_fewer() -> None:
     early = remedy("", "", "")
-    assert can_only_hide(early)
-    assert not can_only_hide(remedy("DistributedDataParallel.reducer", "all_reduce", "backward", 84))
-    less = sending_less(early, "23.2 ms")
+    assert can_only_hide("", "", "")
+    assert not can_only_hide("DistributedDataParallel.reducer", "all_reduce", "backward", 84)
+    assert not can_only_hide("all_reduce", "all_reduce", "forward", 8)
+    assert not can_only_hide("FSDP.unshard", "all_gather", "forward", 1 << 20)
+    less = sending_less(early, "23.2 ms", "float32")
     assert less.text.startswith(
         "Send less (bf16 halves it), or use a larger batch: only 23.2 ms of compute could hide"
     )
     assert less.text.endswith(early.text)
     assert less.code == early.code
+    for dtype in ("bfloat16", None):
+        assert "bf16" not in sending_less(early, "23.2 ms", dtype).text
