@@ -162,22 +162,27 @@ def _rates() -> dict[str, float]:
 
 
 def _wait_s(compute: Callable[[], Any], count: int = 60) -> float:
-    """Return what one small all_reduce takes of a rank that computes before and after it."""
+    """Return how much longer one small all_reduce takes between computations than one after the other.
+
+    The fabric's model holds what it takes alone.
+    """
     import torch
     import torch.distributed as dist
 
     small = torch.zeros(64)
     spent = []
-    for waits in (False, True):
+    for computes, reduces in ((True, False), (False, True), (True, True)):
         dist.barrier()
         began = time.perf_counter()
         for _ in range(count):
-            compute()
-            if waits:
+            if computes:
+                compute()
+            if reduces:
                 dist.all_reduce(small)
         dist.barrier()
         spent.append(time.perf_counter() - began)
-    return max(0.0, spent[1] - spent[0]) / count
+    computed, alone, both = spent
+    return max(0.0, both - computed - alone) / count
 
 
 @dataclass(frozen=True)
@@ -299,6 +304,7 @@ def main() -> None:
     for name, spent in measured["steps"].items():
         took = {label: statistics.median(seconds) for label, seconds in spent.items()}
         best, first = min(took, key=took.__getitem__), min(priced[name], key=priced[name].__getitem__)
+        by_price = min(apart[name], key=apart[name].__getitem__)
         report["models"][name] = {
             "layouts": {
                 label: {
@@ -314,6 +320,8 @@ def main() -> None:
             "advised": first,
             "regret_pct": round(100 * (took[first] / took[best] - 1), 1),
             "spearman": spearman([took[label] for label in took], [priced[name][label] for label in took]),
+            "own_cores_advised": by_price,
+            "own_cores_regret_pct": round(100 * (took[by_price] / took[best] - 1), 1),
             "own_cores_spearman": spearman(list(took.values()), [apart[name][label] for label in took]),
         }
     print(json.dumps(report, indent=1))

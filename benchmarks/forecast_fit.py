@@ -20,7 +20,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -308,6 +308,12 @@ def unseen(constants: Constants) -> dict[str, float]:
     }
 
 
+def packaged_start(constants: Mapping[str, float]) -> Constants:
+    """Return the packaged values of what stages fit; one new to a stage starts where every fit does."""
+    names = [name for stage in STAGES for name in stage.free if name in constants]
+    return Constants({**START, **FIXED, **{name: float(constants[name]) for name in names}})
+
+
 def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(
@@ -332,8 +338,7 @@ def main() -> None:
     start = None
     if arguments.only:
         # Only what was fitted: what follows from it is made anew.
-        fitted = {name: float(packaged["constants"][name]) for stage in STAGES for name in stage.free}
-        start = Constants({**START, **FIXED, **fitted})
+        start = packaged_start(packaged["constants"])
     constants = fit_all(rows, kept, arguments.only, arguments.rounds, start)
     if arguments.leave_out:
         left = [

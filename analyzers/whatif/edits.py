@@ -28,8 +28,8 @@ class Edit:
     number: int | None = None
     """Of the finding that it stands for."""
     most_ns: float | None = None
-    """What it saves at most, per step: the upper bound that its finding has on the bill. None where nothing
-    bounds it."""
+    """The upper bound that its finding has on the bill, per step: with `beyond` it saves at most both. None
+    if nothing bounds it."""
     beyond: Beyond | None = None
     """What it saves on top of that bound: what a toll leaves out, as the host's work for a collective."""
     missing: str | None = None

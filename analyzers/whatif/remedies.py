@@ -53,8 +53,9 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     """Return the edit that stands for the remedy; None where there is none, or where the finding names no
     rows to edit.
 
-    It saves at most what the bill says: one fix has one figure, wherever it is asked for. A late rank's toll
-    is no such bound: the transfers that it pushes out of compute are in nobody's waiting.
+    It saves at most what the bill says: one fix has one figure, wherever it is asked for. In a live run the
+    host's work for removed calls comes on top (`Edit.beyond`). A late rank's toll is no such bound: the
+    transfers that it pushes out of compute are in nobody's waiting.
     """
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)

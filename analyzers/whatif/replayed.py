@@ -26,7 +26,10 @@ class Saved:
     high_ns: float
 
     def at_most(self, most_ns: int) -> tuple[int, int, int]:
-        """Return saving and ends of its band; a prediction never exceeds what a finding claims at most."""
+        """Return saving and ends of its band, each between 0 and `most_ns`.
+
+        For a trace that is what the finding claims at most. In a live run it holds the host's work too.
+        """
         mid, low, high = (
             round(min(max(end, 0.0), most_ns)) for end in (self.mid_ns, self.low_ns, self.high_ns)
         )

@@ -11,7 +11,7 @@ import typer
 from shardtoll.cli.inputs.options import Width, fabric_option, gpu_option, output_option
 
 if TYPE_CHECKING:
-    from shardtoll.ledger.answers.forecast import RowsForecast
+    from shardtoll.ledger.answers.forecast import PricedRow, RowsForecast
 
 _MOST_BYTES: Final = 64_000_000
 _NEEDED: Final = ("model", "gpus")
@@ -93,8 +93,20 @@ def evaluate(
     priced = tuple(priced_row(place, row, anchors) for place, row in numbered)
     names = ", ".join(str(path) for path in calibrate) or None
     note = unknown_columns(list(rows[0]) if rows else [])
-    notes = () if note is None else (note,)
+    notes = (() if note is None else (note,)) + _replaced(priced)
     return RowsForecast(priced, scores_of(priced), weak_scaling(rows), names, notes)
+
+
+_MOST_NOTES: Final = 5
+
+
+def _replaced(priced: Sequence[PricedRow]) -> tuple[str, ...]:
+    """Return a note for each row that is priced with another degree than it states, the first few by name."""
+    notes = [f"row {row.number}: {each}" for row in priced for each in row.replaced]
+    more = len(notes) - _MOST_NOTES
+    if more > 0:
+        notes[_MOST_NOTES:] = [f"{more} more like these: `replaced` in the JSON has all of them"]
+    return tuple(notes)
 
 
 def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None) -> list[dict[str, str]]:

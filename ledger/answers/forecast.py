@@ -75,11 +75,13 @@ class PricedRow:
     fits: bool | None = None
     """Whether the memory fits on the GPU: None if only the upper end of its band does not."""
     assumed: tuple[str, ...] = ()
-    """Fields that the row does not state."""
+    """Fields that the row does not state, or states as they cannot be."""
     calibrated_on: int | None = None
     """Number of the row of the calibration file that the price is scaled by."""
     measured_step_s: float | None = None
     measured_memory_gib: float | None = None
+    replaced: tuple[str, ...] = ()
+    """What the row states and cannot be, and what is priced in its place, one sentence each."""
 
     @property
     def error(self) -> float | None:

@@ -47,6 +47,7 @@ def _row(row: PricedRow) -> dict[str, Any]:
         "memory_gib": _band(row.memory_gib),
         "fits": row.fits,
         "assumed": list(row.assumed),
+        "replaced": list(row.replaced),
         "calibrated_on": row.calibrated_on,
         "measured_step_s": row.measured_step_s,
         "measured_memory_gib": row.measured_memory_gib,

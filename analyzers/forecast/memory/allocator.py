@@ -84,6 +84,7 @@ class Allocator:
         block.used = True
         self._used[key] = block
         self.allocated_bytes += block.size
+        assert self.reserved_bytes >= self.allocated_bytes, "more is allocated than was reserved"
         return block.size
 
     def free(self, key: Hashable) -> int:
@@ -121,20 +122,32 @@ class Allocator:
         if pool is None:
             pool = self._expandable[stream, small] = ExpandablePool(stream, small)
         more = pool.missing(size)
-        if more:
-            self._reserve(more)
-            more = pool.missing(size)  # freeing cached pages may have taken some of this pool's
-            pool.map(more)
+        if more and self._lacks(more):
+            self._retry()
+            more = pool.missing(size)  # the retry may have unmapped free pages of this pool too
+        self._take(more)
+        pool.map(more)
         return pool.take(size)
 
     def _reserve(self, length: int) -> None:
         """Ask the driver; if it has too little, free every cached segment and ask again."""
+        if self._lacks(length):
+            self._retry()
+        self._take(length)
+
+    def _lacks(self, length: int) -> bool:
+        """Return whether the driver has less memory left than this."""
         capacity = self.options.capacity_bytes
-        if capacity is not None and self.reserved_bytes + length > capacity:
-            self._release_all()
-            self.retries += 1
-            if self.reserved_bytes + length > capacity:
-                raise OutOfMemory(f"{length} bytes asked for, {capacity - self.reserved_bytes} left")
+        return capacity is not None and self.reserved_bytes + length > capacity
+
+    def _retry(self) -> None:
+        self._release_all()
+        self.retries += 1
+
+    def _take(self, length: int) -> None:
+        if length and self._lacks(length):
+            left = (self.options.capacity_bytes or 0) - self.reserved_bytes
+            raise OutOfMemory(f"{length} bytes asked for, {left} left")
         self.reserved_bytes += length
 
     def _collect(self, length: int) -> None:

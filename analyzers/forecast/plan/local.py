@@ -34,6 +34,25 @@ def local_experts(plan: TrainingPlan, layers: float) -> float:
     return held * layers / plan.model.layers
 
 
+def expert_shards(plan: TrainingPlan, shards: int) -> float:
+    """Return over how many ranks `local_experts` is sharded if other parameters are over `shards` replicas.
+
+    Expert parallel ranks are replicas of everything else, so that fewer of them hold the same experts: one
+    rank at least.
+    """
+    if shards == 1:
+        return 1.0
+    share = share_of(plan, traits_of(plan.framework))
+    return max(1.0, shards * plan.layout.tp / (plan.layout.ep * share.expert_tp))
+
+
+def sharded_parameters(plan: TrainingPlan, layers: float, *, ends: float, shards: int) -> float:
+    """Return `local_parameters` after sharding over so many replicas."""
+    experts = local_experts(plan, layers)
+    others = local_parameters(plan, layers, ends=ends) - experts
+    return others / shards + experts / expert_shards(plan, shards)
+
+
 def _expert_parameters(model: ModelShape) -> int:
     if model.experts <= 1:
         return 0

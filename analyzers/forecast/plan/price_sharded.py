@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.groups import Groups
-from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns
+from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns, sharded_parameters
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import Phases
 from shardtoll.analyzers.forecast.plan.sharded_step import ShardedTimes, sharded_step_ns
@@ -39,7 +39,8 @@ def sharded_parts(
         between = groups.time("all_reduce", size / shards, groups.copies, constants, *scopes)
         return one + between.expected_ns + call_ns
 
-    optimizer = optimizer_ns(plan, traits, constants, (block * model.layers + root) / shards)
+    held = sharded_parameters(plan, model.layers, ends=1 if model.tied else 2, shards=shards)
+    optimizer = optimizer_ns(plan, traits, constants, held)
     one = phases.embedding.plus(phases.block_forward, model.layers).plus(phases.block_backward, model.layers)
     one = one.plus(phases.head_forward).plus(phases.head_backward)
     times = ShardedTimes(

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.groups import Groups
-from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns
+from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns, sharded_parameters
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.passes import EMPTY, Phase
 from shardtoll.analyzers.forecast.plan.phases import Phases
@@ -29,7 +29,13 @@ def staged_parts(
     layers = stage_layers(plan, traits)
     passes = [_stage_passes(phases, layers, stage, layout.chunks) for stage in range(layout.pp)]
     local = [local_parameters(plan, layers[stage], ends=_ends(plan, stage)) for stage in range(layout.pp)]
-    reduce, gather, optimizer = _replicas(plan, traits, groups, constants, local)
+    shards = 1 if layout.sharding == "ddp" else layout.dp * layout.cp
+    held = [
+        sharded_parameters(plan, layers[stage], ends=_ends(plan, stage), shards=shards)
+        for stage in range(layout.pp)
+    ]
+    reduce, gather = _replicas(plan, traits, groups, constants, local)
+    optimizer = [optimizer_ns(plan, traits, constants, count) for count in held]
     share = share_of(plan, traits)
     sent = plan.width_bytes * share.tokens * plan.model.hidden / (share.tp if share.sequence_parallel else 1)
     send = 0.0
@@ -128,13 +134,13 @@ def _stage_passes(
 
 def _replicas(
     plan: TrainingPlan, traits: Traits, groups: Groups, constants: Constants, local: list[float]
-) -> tuple[list[float], list[float], list[float]]:
-    """Return by stage what reducing gradients, gathering parameters and the optimizer take."""
+) -> tuple[list[float], list[float]]:
+    """Return by stage what reducing gradients and gathering parameters take."""
     layout = plan.layout
     scopes = (f"{traits.name}.{plan.gpu}", traits.name)
     replicas = layout.dp * layout.cp
     shards = 1 if layout.sharding == "ddp" else replicas
-    reduce, gather, optimizer = [], [], []
+    reduce, gather = [], []
     for count in local:
         grads = count * max(traits.gradient_bytes, plan.width_bytes)
         op = "all_reduce" if layout.sharding == "ddp" else "reduce_scatter"
@@ -146,5 +152,4 @@ def _replicas(
                 "all_gather", plan.width_bytes * count, groups.data, constants, *scopes
             ).expected_ns
         gather.append(gathered)
-        optimizer.append(optimizer_ns(plan, traits, constants, count / shards))
-    return reduce, gather, optimizer
+    return reduce, gather

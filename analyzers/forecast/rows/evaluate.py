@@ -71,6 +71,7 @@ def _filled(
         _gib(memory), None if memory is None else memory.fits(), read.assumed,
         anchor.number if anchor else None,
         None if measured is None else measured / 1e9, measured_memory_gib(row),
+        read.replaced,
     )  # fmt: skip
 
 

@@ -53,16 +53,19 @@ class ReadRow:
     plan: TrainingPlan
     network: Network
     assumed: tuple[str, ...]
-    """Fields that the row does not state."""
+    """Fields that the row does not state, or states as they cannot be."""
+    replaced: tuple[str, ...] = ()
+    """What the row states and cannot be, and what is priced in its place, one sentence each."""
 
 
 def read_row(row: Row) -> ReadRow:
     """Return the plan of a row. Raises Abstain with the reason where too much is unknown."""
     config = " ".join((row.get("config") or "", row.get("note") or ""))
     assumed: list[str] = []
+    replaced: list[str] = []
     gpu = _gpu(row)
     model = _model(row)
-    layout, sequence = _layout(row, config, model, assumed)
+    layout, sequence = _layout(row, config, model, assumed, replaced)
     try:
         check_sizes(model, layout, sequence)
     except ShardtollError as error:
@@ -86,7 +89,7 @@ def read_row(row: Row) -> ReadRow:
         raise Abstain(error.message) from error
     if not stated and layout.world_size > plan.gpus_per_node:
         assumed.append("network")
-    return ReadRow(plan, network, tuple(assumed))
+    return ReadRow(plan, network, tuple(assumed), tuple(replaced))
 
 
 def _hardware_notes(row: Row) -> dict[str, str]:
@@ -196,7 +199,9 @@ def _degree(row: Row, config: str, column: str, *words: str) -> int | None:
     return None
 
 
-def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tuple[Layout, int]:
+def _layout(
+    row: Row, config: str, model: ModelShape, assumed: list[str], replaced: list[str]
+) -> tuple[Layout, int]:
     world = number(row, "gpus")
     if not world:
         raise Abstain("the number of GPUs is unknown")
@@ -205,6 +210,7 @@ def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tup
     cp = _degree(row, config, "cp", "CP") or 1
     ep = _degree(row, config, "ep", "EP") or 1
     if pp > model.layers or world % (tp * pp * cp):
+        replaced.append(f"pp {pp} cannot be with {world} GPUs and {model.layers} blocks: pp 1 is priced")
         pp = 1
         assumed.append("pp")
     if world % (tp * pp * cp):
@@ -212,7 +218,8 @@ def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tup
     dp = world // (tp * pp * cp)
     if (dp * cp * tp) % ep:
         # Experts stand on the ranks of one stage: as many of them as can share these.
-        ep = math.gcd(ep, dp * cp * tp)
+        stated, ep = ep, math.gcd(ep, dp * cp * tp)
+        replaced.append(f"ep {stated} does not divide the {dp * cp * tp} ranks of a stage: ep {ep} is priced")
         assumed.append("ep")
     sequence = _degree(row, config, "seq", "seq", "seqlen", "seq_len")
     if not sequence:

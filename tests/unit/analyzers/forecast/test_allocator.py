@@ -84,6 +84,20 @@ def test_expandable_segments_grow_instead_of_fragmenting() -> None:
     assert replay([*events, freed("c"), born("small", 1)], tight).reserved_peak_bytes == 80 * MIB
 
 
+def test_a_retry_that_unmaps_the_requests_own_pages_asks_for_them_again() -> None:
+    # 60 MiB are mapped, of which 20 stay in use. The retry unmaps the free 40: 75 more need 80, not 40.
+    events = [born("a", 20 * MIB), born("b", 40 * MIB), freed("b"), born("c", 75 * MIB)]
+    roomy = AllocatorOptions(capacity_bytes=100 * MIB, expandable_segments=True)
+    assert (replay(events, roomy).reserved_peak_bytes, replay(events, roomy).retries) == (100 * MIB, 0)
+    tight = replay(events, AllocatorOptions(capacity_bytes=92 * MIB, expandable_segments=True))
+    assert (tight.out_of_memory_at, tight.reserved_peak_bytes) == (3, 60 * MIB)
+    # Another stream's cached pages make room: what the retry took of this pool is reserved again.
+    other = [born("x", 20 * MIB, stream=1), freed("x")]
+    freeing = replay([*other, *events], AllocatorOptions(capacity_bytes=100 * MIB, expandable_segments=True))
+    assert (freeing.out_of_memory_at, freeing.retries) == (None, 1)
+    assert (freeing.allocated_peak_bytes, freeing.reserved_peak_bytes) == (95 * MIB, 100 * MIB)
+
+
 def test_max_split_size_keeps_large_blocks_whole() -> None:
     events = [born("a", 100 * MIB), freed("a"), born("b", 30 * MIB)]
     assert replay(events).reserved_peak_bytes == 100 * MIB
@@ -141,6 +155,15 @@ def test_reserved_holds_what_is_live_and_never_exceeds_all_segments(
         assert result.reserved_peak_bytes <= sum(
             segment_bytes(rounded(size)) for _, size, _, _ in events if size is not None
         )
+
+
+@given(programs(), st.booleans(), st.integers(1, 120))
+def test_reserved_holds_what_is_allocated_within_a_capacity_too(
+    events: list[tuple[object, int | None, str, int]], expandable: bool, capacity: int
+) -> None:
+    options = AllocatorOptions(capacity_bytes=capacity * MIB, expandable_segments=expandable)
+    for _, allocated, reserved in replay(events, options, timeline=True).timeline:
+        assert allocated <= reserved <= capacity * MIB
 
 
 @given(programs())

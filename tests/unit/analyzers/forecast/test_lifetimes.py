@@ -156,6 +156,20 @@ def test_cached_segments_are_freed_before_a_step_is_said_not_to_fit():
     assert peak_memory(rows, (), 0, 32 * MB).reserved_bytes == roomy.reserved_bytes
 
 
+def test_growing_segments_hold_all_that_is_allocated_within_a_limit_too():
+    """95 MiB have to live: no retry makes 92 enough, whatever it unmaps."""
+    rows = [
+        weights(20 * MB),
+        storage(1, 2, 40 * MB, op="aten.add.Tensor"),
+        storage(3, 4, 75 * MB, op="aten.add.Tensor"),
+    ]
+    settings = "expandable_segments:True"
+    roomy = peak_memory(rows, (), CARD, 32 * MB, settings)
+    small = peak_memory(rows, (), roomy.outside_bytes + 92 * MB, 32 * MB, settings)
+    assert small.allocated_bytes == 95 * MB
+    assert (small.reserved_bytes, small.retries, small.fits) == (roomy.reserved_bytes, 0, False)
+
+
 def most_at_once(rows: Sequence[DryStorage]) -> int:
     """The most bytes that live at once in recorded steps, from the rows alone: by each place in the order."""
 

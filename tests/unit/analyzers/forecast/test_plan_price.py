@@ -11,6 +11,7 @@ from shardtoll.analyzers.forecast.plan import FabricNetwork, MeasuredNetwork, pr
 from shardtoll.analyzers.forecast.plan.band import band_scope, half_width
 from shardtoll.analyzers.forecast.plan.constants import fitted, widths
 from shardtoll.analyzers.forecast.plan.groups import groups_of
+from shardtoll.analyzers.forecast.plan.local import expert_shards, local_experts
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import phases_of
@@ -24,6 +25,8 @@ from shardtoll.ledger.answers.forecast import PlanPrice
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
 
 LLAMA = ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True, name="llama3-8b")
+
+EXPERTS = ModelShape(8, 1024, 8, 8, 4096, 32000, gated=True, experts=8, topk=2, name="some")
 
 
 def plan(**layout: object) -> TrainingPlan:
@@ -142,6 +145,54 @@ def test_a_rank_adds_up_the_gradients_of_its_own_experts_only(ep: int):
     assert added == pytest.approx(
         (others + 2 * experts) * TRAITS["nemo"].accumulate_bytes / bandwidth, rel=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("layout", "framework", "of_experts"),
+    [
+        (Layout(dp=8, ep=8, sharding="fsdp"), "torchtitan", 1),
+        (Layout(dp=8, ep=2, sharding="fsdp"), "torchtitan", 1),
+        (Layout(dp=4, tp=2, ep=8, sharding="fsdp"), "torchtitan", 1),
+        (Layout(dp=4, tp=2, ep=2, sharding="zero1"), "megatron-bridge", 1),
+        (Layout(dp=8, cp=2, ep=4, sharding="zero1"), "nemo", 1),
+        (Layout(dp=4, tp=2, sharding="fsdp"), "torchtitan", 1),
+        # Shards of two ranks are too few for eight expert parallel ones: each rank keeps its experts whole.
+        (Layout(dp=8, ep=8, shard_size=2, sharding="fsdp"), "torchtitan", 1),
+        (Layout(dp=8, ep=2, sharding="ddp"), "nemo", 4),
+    ],
+)
+def test_all_ranks_together_hold_the_experts_as_often_as_they_are_copied(layout, framework, of_experts):
+    one = TrainingPlan(EXPERTS, layout, 4096, "h100-sxm", framework=framework)
+    shards = 1 if layout.sharding == "ddp" else (layout.shard_size or layout.dp) * layout.cp
+    per_rank = local_experts(one, EXPERTS.layers) / expert_shards(one, shards)
+    whole = EXPERTS.layers * EXPERTS.experts * 3 * EXPERTS.hidden * EXPERTS.ffn
+    assert per_rank * layout.world_size == pytest.approx(of_experts * whole)
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "zero1"])
+def test_expert_parallelism_over_all_ranks_shards_experts_once(sharding: str):
+    """The optimizer's share of experts is the same whether replicas or expert parallelism divide them."""
+
+    def optimizer_ns(ep: int) -> float:
+        layout = Layout(dp=8, ep=ep, sharding=sharding)  # type: ignore[arg-type]
+        return price_plan(TrainingPlan(EXPERTS, layout, 4096, "h100-sxm", framework="nemo")).optimizer_ns
+
+    assert optimizer_ns(8) == pytest.approx(optimizer_ns(1))
+
+
+def test_a_shard_adds_up_its_experts_gradients_whichever_way_they_are_divided():
+    constants = fitted().with_({"expert_gradient.nemo": 2.0, "memory.nemo": 1.0})
+
+    def added_ns(ep: int) -> float:
+        times = []
+        for accumulation in (1, 2):
+            layout = Layout(dp=8, ep=ep, sharding="fsdp", accumulation=accumulation)
+            one = TrainingPlan(EXPERTS, layout, 4096, "h100-sxm", framework="nemo")
+            groups = groups_of(one, FabricNetwork(load_fabric("h100x8-ib400")))
+            times.append(phases_of(one, TRAITS["nemo"], groups, constants).block_backward.compute_ns)
+        return times[1] - times[0]
+
+    assert added_ns(8) == pytest.approx(added_ns(1))
 
 
 def test_experts_have_a_band_of_their_own():

@@ -47,6 +47,18 @@ def test_experts_stand_on_as_many_ranks_of_a_stage_as_can_share_them(ep: str, us
     assert (read.plan.layout.ep, "ep" in read.assumed) == (used, ep in ("64", "24"))
 
 
+def test_a_degree_that_cannot_be_is_said_with_the_one_that_is_priced():
+    row = {**ROW, "gpus": "64", "pp": "2", "ep": "24", "ga": "8", "mbs": "1"}
+    assert read_row(row).replaced == ("ep 24 does not divide the 32 ranks of a stage: ep 8 is priced",)
+    assert priced_row(1, row).replaced == read_row(row).replaced
+    assert read_row({**row, "ep": "8"}).replaced == ()
+    stages = read_row({**row, "ep": "", "pp": "3"})
+    assert (stages.plan.layout.pp, stages.replaced) == (
+        1,
+        ("pp 3 cannot be with 64 GPUs and 32 blocks: pp 1 is priced",),
+    )
+
+
 def test_torchtitan_compiles_what_it_does_not_run_without_the_compiler():
     def compiled(**change: str) -> bool:
         return read_row({**ROW, **change}).plan.compiled

@@ -43,6 +43,17 @@ def test_a_table_is_priced_scored_and_written(shardtoll, table: Path):
     assert "| a | 2 | 2 |" in table.with_name("out.md").read_text()
 
 
+def test_rows_priced_with_another_degree_than_stated_are_named(shardtoll, table: Path):
+    table.write_text(HEAD + ROWS.replace("FSDP64 lbs2", "FSDP64 EP48 lbs2"))
+    ran = shardtoll("forecast", "eval", table)
+    said = "row 2: ep 48 does not divide the 64 ranks of a stage: ep 16 is priced"
+    assert said in " ".join(ran.out.split())
+    rows = json.loads(shardtoll("forecast", "eval", table, "--json").out)["rows"]
+    assert [len(row["replaced"]) for row in rows] == [0, 1, 0]
+    table.write_text(HEAD + 8 * ROWS.splitlines(keepends=True)[1].replace("FSDP64", "FSDP64 EP48"))
+    assert "3 more like these" in " ".join(shardtoll("forecast", "eval", table).out.split())
+
+
 def test_a_calibrated_table_follows_its_row(shardtoll, table: Path):
     ran = shardtoll("forecast", "eval", table, "--calibrate", table, "--json")
     rows = json.loads(ran.out)["rows"]
