@@ -1,4 +1,4 @@
-"""What the first screen says: the run in a line, the step's parts, the findings that come first."""
+"""Facts of the first screen: the run in a line, the step's parts, the findings that come first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Bar:
 
     @property
     def shares(self) -> tuple[str, ...]:
-        """Return the parts, as `compute 97 %`, the largest first; none where no part is known."""
+        """Return the parts, as `compute 97 %`, the largest first; none if no part is known."""
         large = [part for part in self.parts if part[1] >= LEAST_SHARE * self.total_ns > 0]
         named = sorted(large, key=lambda part: -part[1])
         return tuple(

@@ -1,4 +1,4 @@
-"""What the figures of the findings on the first screen and the words by its bars mean, a line each."""
+"""Meanings of the figures of findings on the first screen, and of the words by its bars, a line each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNATTRIBUTED: Final = (
     "unattributed: recording, unknown",
 )
 _IDLE_ON_CPU: Final = ("idle: no operator runs, but Python may", "idle: no operator runs")
-"""What words by the bars mean, in full and for narrower lines."""
+"""Meanings of words by the bars, in full and for narrower lines."""
 
 
 def legend(

@@ -55,7 +55,7 @@ class Setting:
     threads: dict[int, str] = field(default_factory=dict)
     """Thread of the transport -> the group it serves; filled as spans are joined."""
     slowing: Slowing | None = None
-    """What surveying adds to each operator unseen; None unknown."""
+    """Time that surveying adds to each operator unseen; None unknown."""
 
     def from_epoch(self, monotonic_ns: int) -> int:
         """Return a monotonic reading as the ledger counts it."""
@@ -135,7 +135,7 @@ def make_rows(
     compiled = [(clock.from_unix(a), clock.from_unix(b)) for a, b in compiled_regions(spans or ())]
     parts: Parts | None = None
     if setting.host_times or device is None:
-        # Where the device says how long the step took, the host's parts say nothing of it.
+        # If the device says how long the step took, the host's parts say nothing of it.
         parts = split(region, (region.start_ns, ended.end_ns), in_flight, compiled)
     if setting.host_times:
         assert parts is not None
@@ -339,7 +339,7 @@ def stalls_of_each(region: Region, device: DeviceReading | None) -> dict[int, in
 
 
 def _last_unseen(region: Region, index_of: Mapping[int, int], owner: UnseenAfter) -> int | None:
-    """Return the index of the collective C++ waited for last; None where it is known to wait for none."""
+    """Return the index of the collective C++ waited for last; None if it is known to wait for none."""
     index = -1 if owner.last is None else index_of.get(id(owner.last), -1)
     following = region.collectives[index + 1 :]
     index += next((place for place, pending in enumerate(following) if not pending.unseen), len(following))
@@ -421,7 +421,7 @@ def _number(message: Message, tickets: Sequence[int] | None, prints: Sequence[Fi
 def _all_used(
     pending: PendingCollective, tickets: Sequence[int] | None, prints: Sequence[Fingerprint]
 ) -> bool | None:
-    """Return whether a map of DDP's used parameters is one throughout; None where it is none, or unknown."""
+    """Return whether a map of DDP's used parameters is one throughout; None if it is none, or unknown."""
     if pending.place.caused_by_op != USED_PARAMETERS or not tickets or len(tickets) != 1:
         return None
     return holds_ones(prints[tickets[0]], (pending.message.message_bytes or 0) // _ONE_FLOAT)

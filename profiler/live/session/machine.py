@@ -50,7 +50,7 @@ def _group_is_on_cuda() -> bool:
 
 
 def cuda_backend() -> str:
-    """Return the name of the backend that serves CUDA tensors in the default group; empty where none does.
+    """Return the name of the backend that serves CUDA tensors in the default group; empty if none does.
 
     `init_process_group()` without a backend makes one for each kind of device, and the group's own name for
     that is `undefined`.
@@ -77,7 +77,7 @@ _MOST_TEXT: Final = 200
 
 
 def machine_hint(root: Path = _SYS, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return words as `p5.48xlarge; 32x efa; NCCL_NET=AWS Libfabric`; None where nothing is said."""
+    """Return words as `p5.48xlarge; 32x efa; NCCL_NET=AWS Libfabric`; None if there are none."""
     said = [_text(root / "class/dmi/id/product_name"), _cards(root / "class")]
     said += [f"{name}={environment[name][:40]}" for name in _VARIABLES if environment.get(name)]
     return "; ".join(part for part in said if part)[:_MOST_TEXT] or None
@@ -93,7 +93,7 @@ def this_machine() -> str | None:
 
 
 def usable_cores() -> tuple[int | None, tuple[int, ...]]:
-    """Return how many CPU cores this process may run on, and which; None and none where not known."""
+    """Return how many CPU cores this process may run on, and which; None and none if not known."""
     if hasattr(os, "sched_getaffinity"):
         cores = tuple(sorted(os.sched_getaffinity(0)))
         return len(cores), cores
@@ -125,7 +125,7 @@ def _cards(root: Path) -> str:
 
 
 def _card(card: Path) -> tuple[str, int] | None:
-    """Return the kind and the Gb/s of a card, 0 where it does not say; None where its port is down."""
+    """Return the kind and the Gb/s of a card, 0 where it does not say; None if its port is down."""
     port = card / "ports/1"
     state = _text(port / "state")
     if state and "ACTIVE" not in state:
