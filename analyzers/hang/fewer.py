@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.rank import Key
 from shardtoll.analyzers.hang.wording import capital, numbers, verb
 from shardtoll.ledger.words import human
 
@@ -20,16 +22,43 @@ def fewer_than_others(diagnosis: Diagnosis) -> str | None:
         return None
     if min(step for step in steps if step is not None) < max(step for step in theirs if step is not None):
         return None
+    if max(known) < 1:
+        # An audit without `session.step()` is one step, however many batches each rank has.
+        return None
     for key, ranks in job.members.items():
-        others = [rank for rank in diagnosis.stuck if rank in ranks]
-        if not others or not set(culprits) <= set(ranks):
+        within = set(ranks)
+        others = [rank for rank in diagnosis.stuck if rank in within]
+        if not others or not within.issuperset(culprits):
             continue
-        most = max(job.issued(rank, key) or 0 for rank in others)
         least = min(job.issued(rank, key) or 0 for rank in culprits)
-        if 0 < least < most:
+        further = [rank for rank in others if _skips_show(diagnosis, rank, key, least)]
+        if least > 0 and further:
+            most = max(job.issued(rank, key) or 0 for rank in further)
             audits = verb(culprits, "its audit", "their audits")
             fewer = human.plural(most - least, "collective")
             who = f"{capital(numbers(culprits))} ended {audits} after as many steps as {numbers(others)}"
             did = f"{verb(culprits, 'it', 'they')} skipped some before"
             return f"{who}, but with {fewer} fewer in group {key[0]}: {did}"
     return None
+
+
+def _skips_show(diagnosis: Diagnosis, rank: int, key: Key, least: int) -> bool:
+    """Whether a rank has issued more collectives than another one, beyond those that it still waits in.
+
+    Code may issue collectives after the last step, as a validation or a last barrier. A rank that is through
+    has not issued the one that others wait in, and has skipped none. C++ issues them in the steps alone.
+    """
+    job = diagnosis.job
+    issued = job.issued(rank, key) or 0
+    if issued <= least:
+        return False
+    wait = diagnosis.waits.get(rank)
+    if (wait is None or wait.call is None) and (key, issued) not in job.ranks[rank].by_place:
+        return True
+    return issued - least > max(_in_flight(job, rank, key), 1)
+
+
+def _in_flight(job: Job, rank: int, key: Key) -> int:
+    """Return how many collectives of a group a rank has not seen the end of."""
+    calls = job.ranks[rank].by_place.items()
+    return sum(of == key and call.finished_ns is None for (of, _), call in calls)

@@ -94,6 +94,7 @@ class Job:
                 continue
             if call.is_point_to_point:
                 channel = (key, call.op, call.root)
+                rank.sides[key, call.op, call.root, call.place] = call
                 rank.channels[channel] = max(rank.channels.get(channel, 0), call.place)
             else:
                 rank.by_place[key, call.place] = call

@@ -140,15 +140,14 @@ def _with_divergence(
 def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     """All ranks are where one waits: a transfer, or what only the network or the backend knows."""
     here = members(job, stuck)
-    gone = (
-        first_gone(job, silent(job, here, limit_ns))
-        or first_gone(job, [rank for rank in here if rank not in stuck])
-        or first_gone(job, sorted(stuck))
+    gone = first_gone(job, silent(job, here, limit_ns)) or first_gone(
+        job, [rank for rank in here if rank not in stuck]
     )
-    come = came_late(job, waits)
+    come = () if gone is not None else came_late(job, waits)
     if come:
         given_up = tuple(rank for rank in sorted(waits) if rank not in come)
         return Diagnosis(job, "late", waits, limit_ns, come, given_up)
+    gone = gone or first_gone(job, sorted(stuck))
     if gone is not None:
         return Diagnosis(job, gone[0], waits, limit_ns, gone[1], tuple(sorted(stuck)))
     long = tuple(rank for rank in stuck if _long_enough(job, rank, limit_ns))

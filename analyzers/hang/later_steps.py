@@ -12,8 +12,9 @@ from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.answers.hang import Divergence
 
 _LEAST_NS: Final = 1_000_000_000
-_SHARE: Final = 0.9
-"""Who comes after this share of the time that others waited came as they gave up: clocks differ a little."""
+_SLACK_NS: Final = 2_000_000_000
+_SLACK_SHARE: Final = 0.1
+"""Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
 
 
 def left_out(job: Job, waits: Mapping[int, Wait], ranks: Sequence[int]) -> Divergence | None:
@@ -21,26 +22,34 @@ def left_out(job: Job, waits: Mapping[int, Wait], ranks: Sequence[int]) -> Diver
 
     It has left out what the other waits in, and its own groups let it go on.
     """
+    steps = {rank: _last_step(job, rank) for rank in ranks if rank in job.ranks}
+    looked: set[tuple[tuple[int, ...], int]] = set()
     for rank, wait in sorted(waits.items()):
         call = wait.call
         if call is None or call.step is None or call.is_point_to_point:
             continue
-        for other in wait.missing:
-            if other not in ranks or other not in job.ranks:
-                continue
-            last = job.ranks[other].last_step
-            later = [each for each in job.ranks[other].flight.calls if (each.step or 0) > call.step]
-            if last is not None and last > call.step and later:
-                there = in_collective(waits, wait) or (rank,)
-                return Divergence(other, later[0], there, call, "skipped", certain=True)
+        # Many ranks wait for the same ones, in the same step.
+        if (wait.missing, call.step) in looked:
+            continue
+        looked.add((wait.missing, call.step))
+        other = next((other for other in wait.missing if steps.get(other, 0) > call.step), None)
+        if other is not None:
+            later = next(each for each in job.ranks[other].flight.calls if (each.step or 0) > call.step)
+            there = in_collective(waits, wait) or (rank,)
+            return Divergence(other, later, there, call, "skipped", certain=True)
     return None
+
+
+def _last_step(job: Job, rank: int) -> int:
+    """Return the last step in which a rank is known to have issued a collective."""
+    return max((call.step or 0 for call in job.ranks[rank].flight.calls), default=0)
 
 
 def came_late(job: Job, waits: Mapping[int, Wait]) -> tuple[int, ...]:
     """Return the ranks that came to a collective only after others had given it up; empty if none did."""
     first: dict[tuple[Key, int], Wait] = {}
     for rank, wait in sorted(waits.items()):
-        if job.ranks[rank].timed_out and wait.place is not None and not wait.is_point_to_point:
+        if job.ranks[rank].gave_up and wait.place is not None and not wait.is_point_to_point:
             first.setdefault((wait.key, wait.place), wait)
     for (key, place), wait in first.items():
         others = sorted(job.at(key, place).keys() - {wait.rank})
@@ -59,5 +68,6 @@ def came_after(job: Job, wait: Wait, other: int) -> int | None:
         return None
     if mine.issued_ns is None or theirs.issued_ns is None:
         return None
-    after_ns = theirs.issued_ns - mine.issued_ns
-    return after_ns if after_ns >= max(_SHARE * (end_ns - mine.issued_ns), _LEAST_NS) else None
+    after_ns, waited_ns = theirs.issued_ns - mine.issued_ns, end_ns - mine.issued_ns
+    slack_ns = min(_SLACK_NS, _SLACK_SHARE * waited_ns)
+    return after_ns if after_ns >= max(waited_ns - slack_ns, _LEAST_NS) else None

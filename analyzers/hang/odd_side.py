@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.step_counts import in_a_loop, sized
+from shardtoll.analyzers.hang.sorts import sized, sort_of
+from shardtoll.analyzers.hang.step_counts import in_a_loop
 from shardtoll.analyzers.hang.whole_steps import cut_step
 from shardtoll.ledger.answers.hang import Difference, Divergence
 from shardtoll.ledger.records.flight import FlightCall
@@ -69,10 +70,6 @@ def _follows(
     return pairs
 
 
-def _sort(call: FlightCall) -> tuple[str, str | None, str | None]:
-    return call.op, call.source, call.module
-
-
 def _habit(
     job: Job, key: Key, place: int, first: FlightCall, second: FlightCall, ranks: Iterable[int]
 ) -> FlightCall | None:
@@ -81,7 +78,7 @@ def _habit(
     before = next((call for rank, call in job.at(key, place - 1).items() if rank in ranks), None)
     if before is None:
         return None
-    sort = sized if _sort(first) == _sort(second) else _sort
+    sort = sized if sort_of(first) == sort_of(second) else sort_of
     pairs = _follows(job, key, place, ranks, sort)
     counts = [pairs[sort(before), sort(call)] for call in (first, second)]
     if counts[0] == counts[1]:
@@ -102,9 +99,9 @@ def _skipped_or_extra(
         for (of, at), call in job.ranks[rank].by_place.items()
         if of == key and at < place
     ]
-    seen = {_sort(call) for call in earlier}
-    if _sort(mine) not in seen:
-        return "extra" if _sort(theirs) in seen else None
+    seen = {sort_of(call) for call in earlier}
+    if sort_of(mine) not in seen:
+        return "extra" if sort_of(theirs) in seen else None
     a_step: Counter[tuple[int, int | None]] = Counter()
     for rank in members:
         cut = cut_step(job.ranks[rank].flight)
@@ -112,10 +109,13 @@ def _skipped_or_extra(
         a_step.update(
             (rank, call.step)
             for (of, at), call in job.ranks[rank].by_place.items()
-            if of == key and at < place and call.step not in (mine.step, cut) and _sort(call) == _sort(mine)
+            if of == key
+            and at < place
+            and call.step not in (mine.step, cut)
+            and sort_of(call) == sort_of(mine)
         )
     before = [call for (of, at), call in job.ranks[odd].by_place.items() if of == key and at < place]
-    now = sum(call.step == mine.step and _sort(call) == _sort(mine) for call in before)
+    now = sum(call.step == mine.step and sort_of(call) == sort_of(mine) for call in before)
     if mine.step is not None and 0 < max(a_step.values(), default=0) <= now:
         return "extra"
     return "skipped"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.rank import Key
+from shardtoll.analyzers.hang.sorts import sort_of
 from shardtoll.analyzers.hang.whole_steps import cut_step
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -51,11 +52,6 @@ def _exceeds(job: Job, programs: Mapping[int, Program], rank: int, call: FlightC
         many and step != cut_step(job.ranks[number].flight) for (number, step), many in earlier.items()
     )
     return whole and now > max(earlier.values())
-
-
-def sort_of(call: FlightCall) -> tuple[str, str, str | None]:
-    """Tell collectives of a group apart, by operation and line."""
-    return call.group, call.op, call.source
 
 
 def _is_before(step: int | None, other: int | None) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.sorts import OTHER_SIDE
 from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.answers.hang import Difference
 from shardtoll.ledger.records.flight import FlightCall
-
-OTHER = {"send": "recv", "recv": "send"}
 
 
 def other_side(job: Job, rank: int, call: FlightCall) -> FlightCall | None:
@@ -15,17 +14,7 @@ def other_side(job: Job, rank: int, call: FlightCall) -> FlightCall | None:
     other = None if call.root is None else job.ranks.get(call.root)
     if other is None or call.place is None:
         return None
-    key = job.key(rank, call.group)
-    return next(
-        (
-            each
-            for each in reversed(other.flight.calls)
-            if each.op == OTHER[call.op]
-            and (each.root, each.place) == (rank, call.place)
-            and job.key(other.rank, each.group) == key
-        ),
-        None,
-    )
+    return other.sides.get((job.key(rank, call.group), OTHER_SIDE[call.op], rank, call.place))
 
 
 def unlike_pair(job: Job, wait: Wait) -> tuple[Difference, ...]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.one_more import Program, one_more, sort_of
+from shardtoll.analyzers.hang.one_more import Program, one_more
 from shardtoll.analyzers.hang.rank import Key
+from shardtoll.analyzers.hang.sorts import Sort, sort_of
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -124,7 +125,12 @@ def _usual(programs: Mapping[int, Program], first: FlightCall, second: FlightCal
             if call.step in (first.step, second.step):
                 break
             if earlier is not None and earlier.step == call.step:
-                votes += (sort_of(earlier), sort_of(call)) == (sort_of(first), sort_of(second))
-                votes -= (sort_of(earlier), sort_of(call)) == (sort_of(second), sort_of(first))
+                pair = _in_group(earlier), _in_group(call)
+                votes += pair == (_in_group(first), _in_group(second))
+                votes -= pair == (_in_group(second), _in_group(first))
             earlier = call
     return None if votes == 0 else first if votes > 0 else second
+
+
+def _in_group(call: FlightCall) -> tuple[str, Sort]:
+    return call.group, sort_of(call)

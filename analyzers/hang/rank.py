@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardtoll.analyzers.hang.victims import lost_by_words, lost_peer, timed_out
+from shardtoll.analyzers.hang.victims import gave_up, lost_by_words, lost_peer, timed_out
 from shardtoll.ledger.answers.hang import Standing
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
 
@@ -42,6 +42,8 @@ class Rank:
     """Collectives that are no sends and receives."""
     channels: dict[tuple[Key, str, int | None], int] = field(default_factory=dict)
     """Number of sends and receives so far by direction and other side."""
+    sides: dict[tuple[Key, str, int | None, int], FlightCall] = field(default_factory=dict)
+    """Sends and receives by direction, other side and place."""
     own_error: bool = False
     """Whether an exception of its own ended it inside a collective."""
 
@@ -81,6 +83,11 @@ class Rank:
     def timed_out(self) -> bool:
         """Whether it gave its last collective up as torch's own limit was over."""
         return not self.own_error and timed_out(self.flight)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it gave its last collective up itself: by torch's limit, or by code of the user's."""
+        return not self.own_error and gave_up(self.flight)
 
     @property
     def last_step(self) -> int | None:

@@ -10,16 +10,10 @@ from collections.abc import Iterable, Mapping
 
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.rank import Key
+from shardtoll.analyzers.hang.sorts import Sized, sized
 from shardtoll.analyzers.hang.whole_steps import cut_step
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
-
-Sized = tuple[str, str | None, str | None, int | None]
-
-
-def sized(call: FlightCall) -> Sized:
-    """Tell calls of one line apart, by their module and their size."""
-    return call.op, call.source, call.module, call.message_bytes
 
 
 def ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Final
 
+from shardtoll.analyzers.hang.arrivals import Arrivals
 from shardtoll.ledger.records.flight import RankFlight
 
 _LOST: Final = re.compile(
@@ -16,6 +18,12 @@ _LOST: Final = re.compile(
 """Text of an exception that the end of another rank has brought about."""
 _TIMED_OUT: Final = re.compile(r"Timed out waiting|[Tt]imed? ?out")
 _LIMIT_NS: Final = 120_000_000_000
+_ALONE_NS: Final = 2_000_000_000
+"""A rank may fail within this by itself while others have not come; later a guard may have ended its wait."""
+_EARLY_NS: Final = 10_000_000_000
+"""The same if the others came after it had failed: the job did not hang."""
+_AT_ONCE_NS: Final = 5_000_000_000
+"""Ranks that raise the same within this were ended by one cause from outside, as a guard or a launcher."""
 _INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit")
 _OF_TRANSPORT: Final = re.compile(r"gloo|NCCL|nccl|UCC|MPI|ProcessGroup|enforce fail|Work ran time out")
 """Text of an exception of a backend, whoever is at fault."""
@@ -41,43 +49,62 @@ def timed_out(flight: RankFlight) -> bool:
     return lost_peer(flight) and bool(_TIMED_OUT.search(flight.error or ""))
 
 
+def gave_up(flight: RankFlight) -> bool:
+    """Whether a rank gave its collective up itself: by torch's limit, or by code of the user's."""
+    return timed_out(flight) or (lost_peer(flight) and _speaks_for_itself(flight))
+
+
 def own_errors(flights: Mapping[int, RankFlight]) -> frozenset[int]:
     """Return the ranks that an exception of their own ended inside a collective.
 
-    A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. A rank
-    that had waited for long was interrupted because the job hung. So may one be that Ctrl-C ended: there the
-    proof is that all had come, and that peers say that they lost a rank.
+    A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. Guards of
+    the user's raise there as well, because the job hangs: in ranks that had waited for others, or for long,
+    or in several ranks at once. So does Ctrl-C. If all had come, the proof is that peers lost a rank.
     """
+    raised = {
+        number: each for number, each in flights.items() if lost_peer(each) and _speaks_for_itself(each)
+    }
+    if not raised:
+        return frozenset()
     lost = any(lost_by_words(each) for each in flights.values())
-    issued: dict[str, dict[int, int]] = defaultdict(dict)
-    for number, each in flights.items():
-        for group in each.groups:
-            issued[group.name][number] = group.issued_place or 0
-        for call in each.calls:
-            if call.place is not None and not call.is_point_to_point:
-                issued[call.group][number] = max(issued[call.group].get(number, 0), call.place)
-    return frozenset(
-        number
-        for number, each in flights.items()
-        if lost_peer(each)
-        and each.error
-        and not (_LOST.search(each.error) or _OF_TRANSPORT.search(each.error))
-        and (_raised_soon(each) or (lost and _all_came(each, issued)))
-    )
+    together = _together(raised)
+    arrivals = Arrivals(flights)
+    own = set()
+    for number, each in raised.items():
+        came_ns = arrivals.last_came_ns(each)
+        all_there = came_ns is not None and (each.heartbeat_ns is None or came_ns <= each.heartbeat_ns)
+        limit_ns = each.hang_after_ns or _LIMIT_NS
+        if not all_there:
+            limit_ns = min(limit_ns, _ALONE_NS if came_ns is None else _EARLY_NS)
+        if (lost and all_there) or (number not in together and _raised_within(each, limit_ns)):
+            own.add(number)
+    return frozenset(own)
 
 
-def _all_came(flight: RankFlight, issued: Mapping[str, Mapping[int, int]]) -> bool:
-    last = flight.calls[-1]
-    group = flight.group(last.group)
-    if last.place is None or last.is_point_to_point or group is None or not group.ranks:
-        return False
-    places = issued[last.group]
-    return all(places.get(rank, 0) >= last.place for rank in group.ranks)
+def _speaks_for_itself(flight: RankFlight) -> bool:
+    """Whether a rank's exception is none of a transport or a backend."""
+    error = flight.error
+    return bool(error) and not (_LOST.search(error or "") or _OF_TRANSPORT.search(error or ""))
 
 
-def _raised_soon(flight: RankFlight) -> bool:
-    """Whether a rank was in its collective for less time than a hang takes, and nobody interrupted it."""
+def _together(raised: Mapping[int, RankFlight]) -> frozenset[int]:
+    """Return the ranks that raised the same as another one, at about one moment; numbers in it may differ."""
+    same: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for number, each in raised.items():
+        if each.heartbeat_ns is not None:
+            same[re.sub(r"\d+", "", each.error or "")].append((each.heartbeat_ns, number))
+    found: set[int] = set()
+    for ends in same.values():
+        ends.sort()
+        for (end_ns, number), (next_ns, other) in pairwise(ends):
+            if next_ns - end_ns <= _AT_ONCE_NS:
+                found |= {number, other}
+    return frozenset(found)
+
+
+def _raised_within(flight: RankFlight, limit_ns: int) -> bool:
+    """Whether a rank was in its collective for at most so long, and nobody interrupted it."""
     since_ns, end_ns = flight.raised_since_ns, flight.heartbeat_ns
     if (flight.error or "").startswith(_INTERRUPTS) or since_ns is None or end_ns is None:
         return False
-    return end_ns - since_ns < (flight.hang_after_ns or _LIMIT_NS)
+    return end_ns - since_ns <= limit_ns

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from shardtoll.analyzers.hang.differing import differences_at, got_past
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.rank import Key, Rank
+from shardtoll.analyzers.hang.sorts import OTHER_SIDE
 from shardtoll.ledger.records.flight import FlightCall
-
-_OTHER: Final = {"send": "recv", "recv": "send"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def _side(job: Job, rank: Rank, call: FlightCall, key: Key) -> tuple[int, ...]:
         (
             place
             for (of, op, root), place in other.channels.items()
-            if of[0] == key[0] and op == _OTHER[call.op] and root in (rank.rank, None)
+            if of[0] == key[0] and op == OTHER_SIDE[call.op] and root in (rank.rank, None)
         ),
         default=0,
     )

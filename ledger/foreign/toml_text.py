@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardtoll.ledger.foreign.regular import read_regular
+from shardtoll.ledger.foreign.toml_keys import most_parts
 from shardtoll.ledger.records.errors import first_line
 
 if sys.version_info >= (3, 11):
@@ -25,8 +26,7 @@ class TomlError(ValueError):
 def toml_tables(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text; TomlError if it is none, also if it nests too deep."""
     # A key of many parts takes the square of their number, in time and memory.
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    if any(line.partition("=")[0].count(".") >= _MOST_PARTS for line in lines):
+    if most_parts(text) > _MOST_PARTS:
         raise TomlError(f"a key of more than {_MOST_PARTS} parts")
     try:
         return dict(tomllib.loads(text))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from shardtoll.analyzers.hang.diagnose import diagnose
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.later_steps import left_out
+from shardtoll.analyzers.hang.rank import Key
+from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.answers.hang import HangAnswer
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from tests.flights import NOW, SECOND, call, flight
@@ -82,6 +89,76 @@ def test_who_did_fewer_steps_or_no_fewer_collectives_ended_early():
     for count, step in ((7, 6), (8, 7), (7, None)):
         told = answer(failed(0), reduced(1, count, step, state="closed"), failed(2))
         assert told.verdict.startswith("Rank 1 ended its audit early"), (count, step)
+
+
+def waits_unseen(rank: int, count: int = 8, step: int = 7) -> RankFlight:
+    """Return a rank whose backward waits for what C++ has issued."""
+    engine = ("torch/autograd/graph.py:800 (_engine_run_backward)",)
+    return reduced(rank, count, step, frames=engine, line=A)
+
+
+def test_who_lacks_what_a_backward_waits_in_unseen_did_not_end_early():
+    told = answer(waits_unseen(0), reduced(1, 7, 7, state="closed"), waits_unseen(2))
+    assert (told.hang, told.why) == (True, "closed")
+    assert (
+        "with 1 collective fewer in group world: it skipped some before; ranks 0 and 2 wait" in told.verdict
+    )
+
+
+def test_an_audit_of_one_step_says_nothing_of_who_did_as_many():
+    """Without `session.step()` ranks with more batches are in the same step."""
+    told = answer(waits_unseen(0, step=0), reduced(1, 7, 0, state="closed"), waits_unseen(2, step=0))
+    assert told.verdict.startswith("Rank 1 ended its audit early")
+
+
+def after_steps(rank: int, ends: int, **rest: Any) -> RankFlight:
+    """Return a rank that issues collectives after its last step, as a validation does."""
+    calls = [call(number, source=A, step=min(number, 3)) for number in range(1, ends + 1)]
+    return flight(rank, calls, world=3, step=3, **rest)
+
+
+def still(known: RankFlight, unfinished: int = 1) -> RankFlight:
+    """Return a rank that waits in the first of so many last collectives, all of which it has issued."""
+    ended = len(known.calls) - unfinished
+    calls = [
+        replace(each, finished_ns=None if each.number > ended else each.finished_ns) for each in known.calls
+    ]
+    since = NOW - 50 * SECOND
+    return replace(known, calls=tuple(calls), blocked=ended + 1, blocked_since_ns=since, moved_ns=since)
+
+
+@pytest.mark.parametrize("unfinished", [1, 3])
+def test_a_validation_that_is_shorter_on_one_rank_skipped_nothing_before(unfinished: int):
+    """With async_op a rank issues several that it then waits for."""
+    ranks = [still(after_steps(rank, 6 + unfinished), unfinished) for rank in (0, 2)]
+    told = answer(ranks[0], after_steps(1, 6, state="closed", life="dead"), ranks[1])
+    assert told.why == "closed"
+    assert told.verdict.startswith("Rank 1 ended its audit early after all_reduce 6")
+    assert told.findings[0].remedy.text == "Have every rank run the same number of steps."
+
+
+def test_who_lacks_more_than_others_wait_in_has_skipped_some():
+    """A root's broadcasts are through once it has sent them, whoever takes them."""
+    ranks = [still(after_steps(rank, 9)) for rank in (0, 2)]
+    told = answer(ranks[0], after_steps(1, 6, state="closed"), ranks[1])
+    assert told.verdict.startswith("Rank 1 ended its audit after as many steps as ranks 0 and 2, but with 3 ")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_hundreds_of_full_records_of_ranks_that_wait_for_many_take_no_time(together: bool):
+    """They wait in one group, or each has a group of its own with all of those that they wait for."""
+    world, many, half = 600, 500, 300
+    calls = [call(number, source=A, step=number // 10) for number in range(1, many)]
+    job = Job((flight(rank, calls, world=world, groups=(), line=B) for rank in range(world)), NOW)
+    last = call(many, source=B, step=50, finished_ns=None)
+    late = tuple(range(half, world))
+    waits = {
+        rank: Wait(rank, last, Key(("world", ())), many, late if together else (half - 1, *late, rank))
+        for rank in range(half)
+    }
+    begun = time.process_time()
+    assert left_out(job, waits, late) is None
+    assert time.process_time() - begun < 1
 
 
 def layers(rank: int, skips: bool) -> RankFlight:

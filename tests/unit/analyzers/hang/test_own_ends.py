@@ -106,3 +106,74 @@ def test_ranks_that_came_together_and_timed_out_blame_nobody_for_being_late():
     together = [raised(rank, TIMED_OUT, came_s=rank / 10) for rank in range(3)]
     assert answer(*together).why == "failed"
     assert answer(*(replace(each, state="open", error=None) for each in together)).why != "late"
+
+
+GUARD = "StepTooLong: step took over 60 s on pid "
+
+
+def waited(rank: int, error: str, for_s: float, ended_ago_s: float = 0, **rest: Any) -> RankFlight:
+    """Return a rank that an exception ended after so long in its second collective."""
+    return raised(rank, error, came_s=10 - ended_ago_s - for_s, ended_s=10 - ended_ago_s, **rest)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_guard_that_ends_a_wait_for_a_late_rank_is_no_cause(world: int):
+    """With the limit of 120 s the guard's 60 s are no hang yet; that a rank has not come is."""
+    late = flight(0, SUCCESS, world=world, line=B, moved_ns=NOW - 60 * SECOND)
+    ended = [
+        waited(rank, f"{GUARD}{rank}", 60, rank / 10, hang_after_ns=120 * SECOND) for rank in range(1, world)
+    ]
+    told = answer(late, *(replace(each, world_size=world, groups=late.groups) for each in ended))
+    assert (told.hang, told.why) == (True, "late")
+    assert told.verdict.startswith(f"Rank 0 has not arrived and has been at {B} for 60.0 s; rank")
+    assert told.findings[0].ranks == tuple(range(world))
+
+
+def test_a_guard_that_ends_a_wait_for_a_killed_rank_is_no_cause():
+    killed = flight(
+        0, SUCCESS, world=3, line=B, life="dead", moved_ns=NOW - 90 * SECOND, heartbeat_ns=NOW - 89 * SECOND
+    )
+    for seconds in (80, 90):
+        ended = [waited(rank, GUARD, seconds, hang_after_ns=120 * SECOND) for rank in (1, 2)]
+        told = answer(killed, *ended)
+        assert told.why == "dead"
+        assert told.verdict.startswith("Rank 0 died")
+
+
+def test_ranks_that_raise_the_same_at_once_were_ended_from_outside():
+    """A launcher's SIGTERM comes soon after the last collective; the program raises an exception on it."""
+    late = flight(0, SUCCESS, world=3, line=B, moved_ns=NOW - 60 * SECOND)
+    ended = [waited(rank, f"Preempted: SIGTERM to {rank}", 1, rank / 10) for rank in (1, 2)]
+    assert answer(late, *ended).verdict.startswith("Rank 0 has not arrived")
+    assert answer(late, ended[0], replace(ended[1], error="ValueError: bad")).why == "failed"
+
+
+def test_a_rank_that_came_after_guards_ended_the_wait_of_others_is_late():
+    late = raised(0, CLOSED, came_s=9, ended_s=9.1)
+    told = answer(late, *(waited(rank, GUARD, 60, 3) for rank in (1, 2)))
+    assert told.why == "late"
+    assert told.verdict.startswith("Rank 0 came to all_reduce 2 of group world")
+    assert "63.0 s after" not in told.verdict
+    assert "62.0 s after ranks 1 and 2, which had given up" in told.verdict
+
+
+@pytest.mark.parametrize(("came_s", "why"), [(1650, "failed"), (1799, "late"), (1810, "late")])
+def test_a_rank_that_came_before_others_gave_up_is_not_late(came_s: int, why: str):
+    begin = -1_900
+    ended = [raised(rank, TIMED_OUT, came_s=begin, ended_s=begin + 1_800) for rank in (0, 2)]
+    came = raised(1, CLOSED, came_s=begin + came_s, ended_s=begin + max(came_s, 1_800) + 1)
+    assert answer(ended[0], came, ended[1]).why == why
+
+
+def test_a_rank_of_the_group_that_is_gone_comes_before_one_that_is_late():
+    late = raised(1, CLOSED, came_s=4, ended_s=4.1)
+    died = replace(raised(2, None), state="closed", raised=None, error=None)
+    told = answer(raised(0, TIMED_OUT), late, died)
+    assert (told.why, told.findings[0].ranks[-1]) == ("closed", 2)
+
+
+def test_a_rank_that_failed_before_others_came_is_the_cause_if_they_came():
+    """Others may be some seconds late: that they came shows that the job went on."""
+    slow = [raised(rank, CLOSED, came_s=8, ended_s=8.1) for rank in (0, 2)]
+    told = answer(slow[0], waited(1, WORKER, 5, 3), slow[1])
+    assert (told.why, told.verdict[:32]) == ("failed", "Rank 1 failed with RuntimeError:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from shardtoll.analyzers.hang.diagnose import diagnose
@@ -64,3 +65,18 @@ def test_sides_that_have_both_come_may_have_other_tags():
         f"50.0 s in all_reduce 1 of group world (16 B float32) at {LATER}."
     )
     assert told.findings[0].remedy.text == "Give both sides of this send the same tag and group."
+
+
+def test_full_records_of_hundreds_of_pairs_take_no_time():
+    world, many = 400, 500
+    flights = []
+    for rank in range(world):
+        op, other = ("send", rank + 1) if rank % 2 == 0 else ("recv", rank - 1)
+        before = [call(n, op, root=other, source=SENDS, message_bytes=16) for n in range(1, many)]
+        size = 16 if op == "send" else 32
+        last = call(many, op, root=other, source=SENDS, message_bytes=size, finished_ns=None)
+        flights.append(flight(rank, [*before, last], world=world, blocked_s=50))
+    begun = time.process_time()
+    told = answer(*flights)
+    assert time.process_time() - begun < 5
+    assert told.why == "mismatch"

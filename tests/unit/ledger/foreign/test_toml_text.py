@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from shardtoll.ledger.foreign.toml_keys import most_parts
 from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 
 ROOT = Path(__file__).parents[4]
@@ -14,6 +16,44 @@ ROOT = Path(__file__).parents[4]
 
 def test_dots_that_are_no_key_are_no_depth() -> None:
     assert toml_tables("#" + "." * 5_000 + "\na = '" + "." * 5_000 + "'\n")["a"] == "." * 5_000
+
+
+@pytest.mark.parametrize("quotes", ["'''", '"""'])
+def test_dots_of_a_string_of_many_lines_are_no_key(quotes: str) -> None:
+    dots = f"{'.' * 1_200}\n"
+    assert len(toml_tables(f"a = {quotes}\n{dots}{dots}{quotes}\n")["a"]) > 2_400
+
+
+LONG = ".".join("a" * 1_200) + " = 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LONG,
+        f'"=".{LONG}',
+        f"'#'.{LONG}",
+        f"x = {{ {LONG} }}",
+        f"x = [ 1, {{ {LONG} }} ]",
+        f"[{LONG[:-4]}]",
+        f'x = """\\"""""", y = 1\n{LONG}',
+        f'x = ["""""""", {{ {LONG} }}]',
+        f'x = ["""a""""", {{ {LONG} }}]',
+        f"x = ['''a'''', {{ {LONG} }}]",
+        f"x = 'open\n{LONG}",
+        f"# it's\n{LONG}",
+    ],
+)
+def test_a_key_of_many_parts_is_refused_wherever_it_is(text: str) -> None:
+    with pytest.raises(TomlError, match="a key of more than 1000 parts"):
+        toml_tables(text)
+
+
+@pytest.mark.parametrize("piece", ['\\"""', "'''", '"', "a.b = '\n", '"""\\'])
+def test_strings_that_nothing_closes_take_no_time(piece: str) -> None:
+    begun = time.process_time()
+    assert most_parts(piece * 200_000) <= 2
+    assert time.process_time() - begun < 5
 
 
 def test_tables_of_a_text() -> None:

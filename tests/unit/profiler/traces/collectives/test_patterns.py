@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib.resources import files
 
 import pytest
@@ -19,6 +20,22 @@ ENDLESS = (
     "(x+|y)*?z",
     "b(((a*))){20,}",
     "((?i:a+)|b)+",
+    "(a|aa)+!",
+    "(a|a)+!",
+    "(a(?:\\B)?)+!",
+    "(a(?:^){4000000000})+",
+    "(.*a)+!",
+    "(a{1,16})+!",
+    "(a?b?a?)+!",
+    "(?:a{2}|a{3})+!",
+    "(a{1,16}){16}b",
+    "((a|aa){3}){3}!",
+    "(a?){20}a{20}",
+    "(\\w+_)*!",
+    "(?i)([a-z]+A)*!",
+    "([\u0100-\u0200]|[\u0150-\u0160]{2})+!",
+    "(a)(\\1?b?\\1)+!",
+    "((?>a+)|b+)*!" if sys.version_info >= (3, 11) else "(a+|b+)*!",
 )
 NAMING = (
     "^my_allreduce",
@@ -28,6 +45,13 @@ NAMING = (
     "(a+){3}",
     "[a-z]+_\\d*$",
     "(\\w+::)*f",
+    "(\\w{1,16}::)+f",
+    "([A-Z][a-z]+)*Kernel",
+    "([0-9]{2})+",
+    "(all_gather|all_reduce)+",
+    "(x|y|_\\d+:)*z",
+    "a{2000}b",
+    "(?:[^<>]+<){2}",
     "",
 )
 
