@@ -88,7 +88,7 @@ _ADVICE: Final = (
         "Ignore this message: DDP agrees on its buckets once, in the first steps, and does not send it "
         "again. "
         "Surveys of later steps do not have it. If a rank is late, the waiting moves to the next collective.",
-        '# audit(model, level="schedule") surveys later steps too',
+        'with audit(model, level="schedule") as session:  # surveys later steps too\n    ...',
     ),
     *(
         _Advice(
