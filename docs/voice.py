@@ -12,7 +12,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -119,12 +119,17 @@ def hits(texts: Iterable[Text]) -> list[Hit]:
 
 def strings(root: Path) -> list[Text]:
     """Return the sentences in string constants of the product that people read."""
+    return _of_product(root, _of_module)
+
+
+def _of_product(root: Path, read: Callable[[Path, Path], Iterator[Text]]) -> list[Text]:
+    """Return what `read` finds in each module of the product; it gets its path, and the path to show."""
     return [
         text
         for folder in PRODUCT
         for path in sorted((root / folder).rglob("*.py"))
         if "assets" not in path.parts
-        for text in _of_module(path, path.relative_to(root))
+        for text in read(path, path.relative_to(root))
     ]
 
 
@@ -234,13 +239,7 @@ def _plain(text: str) -> str:
 
 def explanations(root: Path) -> list[Text]:
     """Return the sentences in docstrings, attribute docs and comments of the product, without code."""
-    return [
-        text
-        for folder in PRODUCT
-        for path in sorted((root / folder).rglob("*.py"))
-        if "assets" not in path.parts
-        for text in _explained(path, path.relative_to(root))
-    ]
+    return _of_product(root, _explained)
 
 
 def _explained(path: Path, shown: Path) -> Iterator[Text]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,15 @@ import pytest
 from shardtoll.analyzers.hang.diagnose import diagnose
 from shardtoll.cli.inputs.flights import flights_of
 from tests.live import hang_programs, hang_programs_more
-from tests.live.launch import ROOT, run_ranks
+from tests.live.launch import run_ranks
+from tests.live.named_hangs import check_named, line_in
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 WORLD = 3
 NEVER_S = 60.0
 LATE_S = 3.0
-SOURCE = (ROOT / "tests" / "live" / "hang_programs_more.py").read_text().splitlines()
-
-
-def line_of(text: str) -> str:
-    """Return where a line of the programs stands, as verdicts name it."""
-    (number,) = [number for number, line in enumerate(SOURCE, start=1) if text in line]
-    return f"tests/live/hang_programs_more.py:{number}"
-
+PROGRAM = "tests/live/hang_programs_more.py"
 
 HANGS = {
     "swapped_ring": (
@@ -33,14 +26,18 @@ HANGS = {
         ["rank 0 waits for rank 1 in send", "rank 2 waits for rank 0"],
     ),
     "three_groups": ("cycle", NEVER_S, ["Deadlock: rank 0 waits for rank 1 in all_reduce 4 of group"]),
-    "objects": ("skipped", NEVER_S, ["Rank 1 skipped all_gather", line_of("dist.all_gather_object(")]),
+    "objects": (
+        "skipped",
+        NEVER_S,
+        ["Rank 1 skipped all_gather", line_in(PROGRAM, "dist.all_gather_object(")],
+    ),
     "stuck_optimizer": (
         "late",
         LATE_S,
-        ["Rank 1 has not arrived", line_of("# in the optimizer")],
+        ["Rank 1 has not arrived", line_in(PROGRAM, "# in the optimizer")],
     ),
     "stuck_loader": ("late", LATE_S, ["Rank 1 has not arrived", "(read)"]),
-    "store": ("late", LATE_S, ["Rank 1 has not arrived", line_of("kept.get(")]),
+    "store": ("late", LATE_S, ["Rank 1 has not arrived", line_in(PROGRAM, "kept.get(")]),
     "handler": ("late", LATE_S, ["Rank 1 has not arrived"]),
     "destroyed": ("late", LATE_S, ["Rank 1 has not arrived", "ranks 0 and 2 "]),
 }
@@ -51,13 +48,7 @@ def test_a_hang_is_named_with_rank_and_line(name: str, tmp_path: Path):
     why, after_s, words = HANGS[name]
     all_ranks = tuple(range(WORLD))
     run_ranks(hang_programs_more.run, WORLD, name, str(tmp_path), after_s, may_die=all_ranks, limit_s=90)
-    live = json.loads((tmp_path / "live.json").read_text())
-    flights, now_ns, _ = flights_of(tmp_path / "run")
-    after = diagnose(flights, now_ns)
-    for verdict, reason in ((live["verdict"], live["why"]), (after.verdict, after.why)):
-        assert reason == why, verdict
-        for each in words:
-            assert each in verdict
+    check_named(tmp_path, why, words)
 
 
 @pytest.mark.parametrize("name", ["ring", "one_f_one_b"])

@@ -126,13 +126,16 @@ def _host(
     around = nest[phases.main].outermost(at_ns) if phases.main in nest else np.full(len(rows), -1)
     name = np.where(around >= 0, notes.name[around] if len(notes.name) else -1, -1)
     keys = (owner[rows], name, phase)
-    groups = list(zip(_grouped(keys, lost_ns), _members(keys), strict=True))
-    code = HostCode(trace, phases.main) if kind == HOST and _long(groups) else None
+    groups = _grouped(keys, lost_ns)
+    looks = kind == HOST and any(lost >= _LOOKED_AT_NS for _, _, lost in groups)
+    code = HostCode(trace, phases.main) if looks else None
+    members = _members(keys) if looks else []
     made = []
-    for ((step, text, phase_number), count, lost), members in groups:
+    for nth, ((step, text, phase_number), count, lost) in enumerate(groups):
         did = Code()
         if code is not None and lost >= _LOOKED_AT_NS:
-            did = code.during(start_ns[rows[members]], lost_ns[members], _bounds_ns(facts, step))
+            mine = members[nth]
+            did = code.during(start_ns[rows[mine]], lost_ns[mine], _bounds_ns(facts, step))
         note = _annotation(trace.names[text] if text >= 0 else "")
         named_ns = min(lost, round(did.share * lost))
         rest = (note, 0 if named_ns else count, lost - named_ns, Code())
@@ -158,10 +161,6 @@ def _bounds_ns(facts: Facts, step: int) -> tuple[int, int]:
 def _annotation(text: str) -> str:
     """Return an annotation's text, never what stands for a graph's capture: users write what they like."""
     return f"{text} (annotation)" if text == GRAPH_CAPTURE else text
-
-
-def _long(groups: Sequence[tuple[tuple[tuple[int, ...], int, int], I64]]) -> bool:
-    return any(lost >= _LOOKED_AT_NS for (_, _, lost), _ in groups)
 
 
 def _grouped(keys: Sequence[npt.NDArray[np.integer]], values: I64) -> list[tuple[tuple[int, ...], int, int]]:
