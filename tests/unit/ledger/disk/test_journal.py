@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.ledger.disk.journal import Journal, read_journal
+from shardtoll.ledger.disk.journal import Journal, JournalTail, read_journal
 from shardtoll.ledger.tables.tables import DRY, RECORDS, SCHEMAS, to_table
 
 BATCHES = 3
@@ -52,6 +52,25 @@ def test_rows_are_readable_while_the_writer_lives(make, tmp_path):
     assert read_journal("steps", path).column("step").to_pylist() == [0, 1, 2]
     assert journal.rows == 3
     journal.abandon()
+
+
+def test_packed_batches_and_plain_ones_stand_in_one_journal_and_are_cut_alike(make, tmp_path):
+    """A batch of many rows is packed, a small one is written as it is."""
+    path = tmp_path / "journal"
+    journal = Journal("steps", path.open("wb"))
+    ends, numbers = [], iter(range(10_000))
+    for count in (2, 400, 1, 300, 400):
+        journal.append([make.step(next(numbers)) for _ in range(count)])
+        ends.append((path.stat().st_size, journal.rows))
+    journal.close()
+    whole = read_journal("steps", path)
+    assert whole.column("step").to_pylist() == list(range(1103))
+    tail = JournalTail("steps", path)
+    assert tail.read().equals(whole)
+    for cut in sorted({end + by for end, _ in ends for by in (0, -1)}, reverse=True):
+        os.truncate(path, cut)
+        rows = max((rows for end, rows in ends if end <= cut), default=0)
+        assert read_journal("steps", path).num_rows == rows
 
 
 def test_garbage_after_whole_batches_does_not_hide_them(make, tmp_path):
