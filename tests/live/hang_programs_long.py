@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from tests.live import hang_programs
 
 ODD_STEP = 3
 CALLS = 380
 """Of the inner group a step: the record holds 512 of all."""
+ABORTED_S = 6.0
 Step = Callable[[int], None]
 
 
@@ -77,8 +82,48 @@ def swapped() -> Step:
     return step
 
 
+def evaluated_alone() -> Step:
+    """Rank 0 calls the wrapped model once more: DDP sends its buffers, which C++ issues."""
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+
+    def step(number: int) -> None:
+        model(torch.ones(2, 8)).sum().backward()
+        if number == ODD_STEP and dist.get_rank() == 0:
+            model(torch.ones(2, 8))
+        model(torch.ones(2, 8)).sum().backward()  # again
+
+    return step
+
+
+def group_of_a_part() -> Step:
+    """One rank does not call `new_group`."""
+
+    def step(number: int) -> None:
+        if number == ODD_STEP and dist.get_rank() != 1:
+            dist.new_group()  # members only
+        dist.all_reduce(torch.ones(2))  # of all
+
+    return step
+
+
+def aborted() -> Step:
+    """Ranks are aborted in a long wait, as torch's watchdog does, and the late rank comes after."""
+
+    def step(number: int) -> None:
+        if number == ODD_STEP and dist.get_rank() == 0:
+            time.sleep(ABORTED_S + 2.0)
+        elif number == ODD_STEP:
+            guard = threading.Timer(ABORTED_S, os.abort)
+            guard.daemon = True
+            guard.start()
+        dist.all_reduce(torch.ones(2))  # in time?
+
+    return step
+
+
 PROGRAMS: dict[str, Callable[[], Step]] = {
-    each.__name__: each for each in (one_too_many, early_one_again, swapped)
+    each.__name__: each
+    for each in (one_too_many, early_one_again, swapped, evaluated_alone, group_of_a_part, aborted)
 }
 
 
