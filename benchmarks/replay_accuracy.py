@@ -2,10 +2,12 @@
 
     python benchmarks/replay_accuracy.py traces FOLDER...      unedited replay against the record, every rank
     python benchmarks/replay_accuracy.py planted 8 64          made-up jobs with and without each cause
+    python benchmarks/replay_accuracy.py asked 8 64            the same by `whatif --fix` of the findings
     python benchmarks/replay_accuracy.py speed                 nodes a second and memory, against Python
 
 A made-up job is written twice, with a cause and without. The first is replayed without the cause, by the edit
-that stands for the remedy; its step is compared with that of the second. `-o FILE.json` keeps the rows.
+that stands for the remedy; its step is compared with that of the second. `asked` does so as a user does: it
+analyses the job and fixes the findings that name the cause. `-o FILE.json` keeps the rows.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.event_order import order_of
 from shardtoll.analyzers.roofline import choose_fabric, with_device
 from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.ledger import TraceError
+from shardtoll.ledger import Report, TraceError, UsageError, analyze
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.profiler.traces import read_traces
 
@@ -139,6 +141,55 @@ def _row(
     }
 
 
+FINDINGS: Final = {
+    "data": "data-stall",
+    "sync": "host-sync",
+    "copy": "transfer-stall",
+    "recompute": "recompute",
+    "host": "launch-bound",
+}
+"""Cause -> kind of the finding that names it; that of a late rank may be named beside it or in its place."""
+
+
+def asked(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield one row a strategy and cause: the step after the fixes that a user asks for."""
+    for strategy in strategies:
+        base = {"ranks": ranks, "steps": 3, "strategy": strategy}
+        base |= {"replicas": 2} if strategy == "pipeline" else {}
+        after_ns = _step(base, None)
+        for name, knobs, _ in causes():
+            kinds = {FINDINGS.get(name.removeprefix("straggler: "))}
+            kinds |= {"straggler"} if name.startswith("straggler") else set()
+            report = _report(base | knobs)
+            numbers = [
+                number
+                for number, finding in enumerate(report.findings, 1)
+                if finding.kind in kinds and finding.toll_ns
+            ]
+            row: dict[str, Any] = {"ranks": ranks, "strategy": strategy, "cause": name}
+            row |= {"after_ms": after_ns / MS, "findings": [report.findings[n - 1].kind for n in numbers]}
+            try:
+                answer = report.whatif(*numbers)
+            except UsageError as error:
+                yield row | {"before_ms": _step(base | knobs, None) / MS, "refused": str(error)[:120]}
+                continue
+            before_ns = answer.before.step_ns
+            saved_ns = before_ns - after_ns
+            yield row | {
+                "before_ms": before_ns / MS,
+                "predicted_ms": answer.after.step_ns / MS,
+                "error": answer.after.step_ns / after_ns - 1,
+                "held": answer.saving_low_ns <= saved_ns <= answer.saving_high_ns,
+            }
+
+
+def _report(knobs: dict[str, Any]) -> Report:
+    with tempfile.TemporaryDirectory() as folder:
+        write_job(Path(folder) / "job", Spec(**knobs))
+        (job,) = read_traces([folder], cache=False, jobs=1)
+        return analyze(job.ledger)
+
+
 def _step(knobs: dict[str, Any], edits: list[Any] | None, before: list[float] | None = None) -> float:
     """Return the step's recorded time, or the one predicted by these edits."""
     with tempfile.TemporaryDirectory() as folder:
@@ -196,16 +247,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("traces", "planted", "speed"))
+    parser.add_argument("part", choices=("traces", "planted", "asked", "speed"))
     parser.add_argument("given", nargs="*", help="traces, or numbers of ranks")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("-o", type=Path, dest="out")
     options = parser.parse_args(argv)
     if options.part == "traces":
         rows = unedited([Path(path) for path in options.given])
-    elif options.part == "planted":
-        wanted = options.strategies.split(",")
-        rows = (row for ranks in options.given for row in planted(int(ranks), wanted))
+    elif options.part in ("planted", "asked"):
+        wanted, make = options.strategies.split(","), planted if options.part == "planted" else asked
+        rows = (row for ranks in options.given for row in make(int(ranks), wanted))
     else:
         rows = speed()
     kept = []

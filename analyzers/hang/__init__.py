@@ -1,5 +1,6 @@
 """Who is stuck, where, since when and why: flights of ranks in, a diagnosis out. Pure.
 
-It may import `ledger.answers`, `ledger.records`, `ledger.words`.
+It may import `analyzers.hang.judging`, `analyzers.hang.standing`, `analyzers.hang.verdict`, `ledger.answers`,
+`ledger.records`.
 Start reading in `diagnose`.
 """

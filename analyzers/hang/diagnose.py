@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardtoll.analyzers.hang.chains import all_missing
-from shardtoll.analyzers.hang.hang_finding import finding_of
-from shardtoll.analyzers.hang.job import DEFAULT_AFTER_NS, Job
-from shardtoll.analyzers.hang.judging import judge
-from shardtoll.analyzers.hang.sentence import sentence
+from shardtoll.analyzers.hang.judging.chains import all_missing
+from shardtoll.analyzers.hang.judging.judge import judge
+from shardtoll.analyzers.hang.standing.job import DEFAULT_AFTER_NS, Job
 from shardtoll.analyzers.hang.stands import group_stands, rank_stand
+from shardtoll.analyzers.hang.verdict.hang_finding import finding_of
+from shardtoll.analyzers.hang.verdict.sentence import sentence
 from shardtoll.ledger.answers.hang import HangAnswer, RankStand
 from shardtoll.ledger.records.flight import RankFlight
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardtoll.analyzers.hang.chains import in_collective
-from shardtoll.analyzers.hang.differing import differences_at
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.pairs import unlike_pair
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.judging.chains import in_collective
+from shardtoll.analyzers.hang.judging.pairs import unlike_pair
+from shardtoll.analyzers.hang.standing.differing import differences_at
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import Difference, GroupStand, RankStand
 from shardtoll.ledger.records.flight import RankFlight
 

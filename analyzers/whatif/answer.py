@@ -189,14 +189,10 @@ def beyond_notes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Findi
         toll_ns = None if edit.number is None else findings[edit.number - 1].toll_ns
         saved_ns = made.saved([edit]).mid_ns
         if toll_ns and saved_ns - toll_ns >= LEAST_LONGER * made.step_ns:
-            why = (
-                "transfers that came after the late rank are then hidden by compute"
-                if edit.beyond is None
-                else "the host's work for these calls, and what ranks wait in them, goes too"
-            )
+            why = "" if edit.more is None else f": {edit.more}"
             yield (
                 f"The fix of finding {edit.number} saves {human.duration(saved_ns)}, and its toll is "
-                f"{human.duration(toll_ns)}: {why}."
+                f"{human.duration(toll_ns)}{why}."
             )
 
 

@@ -38,15 +38,19 @@ class Doubt:
     """By what share ranks that compute on fewer cores than they are may free each other: of what a change
     saves, so much more. 0 where each has a core, where they sleep, and on devices."""
 
+    @property
+    def chance_ns(self) -> float:
+        """By how much a step may come out shorter or longer, whatever is changed: independent errors."""
+        # Two standard errors of a difference of two means.
+        spread = 2 * np.sqrt(2) * self.spread_ns
+        return float(np.hypot(np.hypot(self.replay_ns, self.clock_ns), np.hypot(spread, self.run_ns)))
+
     def half_ns(self, saving_ns: float) -> float:
         """Return half the width of a saving's band, models apart.
 
         Gaps without a reason may belong to what an edit removes, or not: so much of the saving is open.
         """
-        # Two standard errors of a difference of two means.
-        spread = 2 * np.sqrt(2) * self.spread_ns
-        independent = np.hypot(np.hypot(self.replay_ns, self.clock_ns), np.hypot(spread, self.run_ns))
-        return float(independent + abs(saving_ns) * min(1.0, self.unknown_share))
+        return self.chance_ns + abs(saving_ns) * min(1.0, self.unknown_share)
 
 
 def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share: float) -> Doubt:

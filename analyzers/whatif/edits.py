@@ -30,8 +30,12 @@ class Edit:
     most_ns: float | None = None
     """The upper bound that its finding has on the bill, per step: with `beyond` it saves at most both. None
     if nothing bounds it."""
+    in_stages: bool = False
+    """Whether that bound counts each stage of a pipeline, so that it may be above the toll."""
     beyond: Beyond | None = None
     """What it saves on top of that bound: what a toll leaves out, as the host's work for a collective."""
+    more: str | None = None
+    """Why it may save more than its finding's toll, as the end of a sentence."""
     missing: str | None = None
     """What the record lacks if it changes nothing; None where a change of nothing is an answer."""
     as_recorded: bool = False

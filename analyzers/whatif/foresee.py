@@ -65,7 +65,8 @@ def _saved(made: Replayer, finding: Finding, edit: Edit) -> tuple[int, int, int]
     if finding.replayed is not None:
         return finding.saving_ns or 0, finding.saving_low_ns or 0, finding.saving_high_ns or 0
     claimed = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
-    most = (made.most_ns(edit, 1.0) or 0.0) if edit.beyond is not None else 0.0
+    beyond_toll = edit.beyond is not None or edit.in_stages
+    most = (made.most_ns(edit, 1.0) or 0.0) if beyond_toll else 0.0
     return made.saved([edit]).at_most(round(max(most, claimed or 0)))
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
+from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
@@ -29,6 +30,9 @@ Maker = Callable[[Context, Finding], Edit | None]
 
 BOUND: Final = "saving_at_most_ns"
 """Figure of a finding whose saving was replayed: the upper bound that the prediction stands in for."""
+
+LATE_MORE: Final = "transfers that came after the late rank are then hidden by compute"
+STAGES_MORE: Final = "each stage of the pipeline waits for the stages before it, and that goes too"
 
 NO_EDIT: Final = {
     "wrong-gradient": "a correct gradient costs what a wrong one does",
@@ -55,7 +59,8 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
 
     It saves at most what the bill says: one fix has one figure, wherever it is asked for. In a live run the
     host's work for removed calls comes on top (`Edit.beyond`). A late rank's toll is no such bound: the
-    transfers that it pushes out of compute are in nobody's waiting.
+    transfers that it pushes out of compute are in nobody's waiting. In a pipeline it is one of each stage: a
+    micro-batch goes through all of them, one after the other.
     """
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
@@ -64,7 +69,16 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     # One message in place of many spares their meetings too: what it saves is replayed, not claimed.
     claimed = None if finding.kind == "latency-bound" else _bound(finding)
     bounds = [each for each in (made.most_ns, claimed, finding.toll_ns) if each is not None]
-    return replace(made, number=number, most_ns=min(bounds, default=None))
+    if not bounds:
+        return replace(made, number=number)
+    if (count := stages(context)) > 1:
+        return replace(made, number=number, most_ns=min(bounds) * count, in_stages=True, more=STAGES_MORE)
+    return replace(made, number=number, most_ns=min(bounds))
+
+
+def stages(context: Context) -> int:
+    """Return how many ranks work one after the other on a micro-batch, at most; 1 without a pipeline."""
+    return max(map(len, lines(context)), default=1)
 
 
 def _rows(finding: Finding, context: Context) -> Ints:
@@ -165,7 +179,7 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
         draft.ranks_as(late, peers)
 
     named = ", ".join(map(str, late[:4]))
-    return Edit(f"rank {named} as fast as its peers", apply, as_recorded=True)
+    return Edit(f"rank {named} as fast as its peers", apply, as_recorded=True, more=LATE_MORE)
 
 
 def _balanced(context: Context, finding: Finding) -> Edit | None:

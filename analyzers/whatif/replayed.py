@@ -177,9 +177,13 @@ class Replayer:
         tolls = [most for edit in edits if (most := self.most_ns(edit, 1.0)) is not None]
         # No change saves more than there is: the whole step, and what its findings cost.
         bound = min(self.step_ns, sum(tolls)) if len(tolls) == len(edits) else self.step_ns
-        most = min(max(ends) + half, bound)
+        chance_ns = self.doubt.chance_ns
+        gaps_ns = half - chance_ns
         if self.recorded.source == "points":
-            # Of a live run whatever it costs: steps of the changed run differ by chance, to both sides, and
-            # ranks that share cores free each other.
-            most = min(min(max(ends), bound) + half + self.doubt.crowding * max(0.0, mid), self.step_ns)
+            # In a live run gaps may hold more than any finding, and ranks that share cores free each other.
+            held, beyond = max(ends), gaps_ns + self.doubt.crowding * max(0.0, mid)
+        else:
+            held, beyond = max(ends) + gaps_ns, 0.0
+        # Steps of the changed run differ by chance, to both sides, whatever the findings cost.
+        most = min(min(held, bound) + beyond + chance_ns, self.step_ns)
         return Saved(mid, min(ends) - half, max(mid, most))

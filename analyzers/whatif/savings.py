@@ -19,10 +19,10 @@ MOST_EDITS: Final = 24
 LEAST_STEPS: Final = 2
 CONTRADICTS: Final = 1.05
 """How many times the bound a replay saves at least, if it contradicts the bill: it is exact to 1.5 %."""
-PROVEN: Final = frozenset(("straggler", "data-stall", "host-sync", "transfer-stall", "recompute"))
-"""Kinds whose edit gave the step without the cause to 1.5 % on made-up traces:
-`benchmarks/replay_accuracy.py planted`. Edits of live runs, whose steps are points, are not proven yet
-(`benchmarks/replay_live.py`: median error 2.1 %, 16 of 16 bands held, once, on a busy machine)."""
+PROVEN: Final = frozenset(("straggler", "data-stall", "host-sync", "transfer-stall"))
+"""Kinds with a saving whose edit gave the step without the cause to 1.5 % on made-up traces:
+`benchmarks/replay_accuracy.py planted` and `asked`. Edits of live runs, whose steps are points, are not
+proven yet (`benchmarks/replay_live.py`: median error 2.1 %, 16 of 16 bands held, once, on a busy machine)."""
 
 
 @once
@@ -41,8 +41,9 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
     if edit is None:
         return finding
     saved = made.saved([edit])
-    if saved.low_ns > CONTRADICTS * finding.saving_ns:
-        # Replay and bill contradict each other: neither is proven, and the bound is the careful one.
+    if saved.low_ns > CONTRADICTS * finding.saving_ns and not edit.in_stages:
+        # Replay and bill contradict each other: neither is proven, and the bound is the careful one. In a
+        # pipeline they do not: what is lost in one stage delays the others too.
         return finding
     mid, low, high = saved.at_most(finding.saving_ns)
     bound = Figure(BOUND, finding.saving_ns, "ns")

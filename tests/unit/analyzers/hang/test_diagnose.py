@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.hang.diagnose import diagnose
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
 from shardtoll.ledger.answers.hang import HangAnswer, hang_to_json
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from tests.flights import NOW, SECOND, call, flight

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.hang.diagnose import diagnose
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.later_steps import left_out
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.judging.later_steps import left_out
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import HangAnswer
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from tests.flights import NOW, SECOND, call, flight

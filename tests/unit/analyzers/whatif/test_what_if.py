@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,41 +26,16 @@ from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.taken_out import RECOMPUTE, taken_out
-from shardtoll.ledger import Finding, Parameter, Report, Stall, Step, UsageError, analyze
+from shardtoll.ledger import Finding, Parameter, Stall, Step, UsageError, analyze
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces import read_traces
 from tests.shared_inputs import shared
 from tests.unit.analyzers.ledgers import collective, ledger, run_of
 from tests.unit.analyzers.made_jobs import pipelines
-
-sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
-import synthetic_job
-from synthetic.spec import Spec
+from tests.unit.analyzers.whatif.conftest import Job
 
 MS = 1_000_000
-
-Job = tuple[Report, Context, Recorded]
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
-    """Return a function that makes a job of four ranks with these knobs, once."""
-    made: dict[str, Job] = {}
-
-    def of(**knobs: Any) -> Job:
-        key = repr(sorted(knobs.items()))
-        if key not in made:
-            folder: Path = tmp_path_factory.mktemp("job") / "job"
-            synthetic_job.write_job(folder, Spec(**{"ranks": 4, "steps": 2, "layers": 4} | knobs))
-            (read,) = read_traces([str(folder)], cache=False, jobs=1)
-            context = make_context(read.ledger, choose_fabric(read.ledger.run))
-            recorded = recorded_graph(context)
-            assert recorded is not None
-            made[key] = analyze(read.ledger), context, recorded
-        return made[key]
-
-    return of
 
 
 def recorded_of(context: Context) -> Recorded:
@@ -160,7 +133,7 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
 
 @pytest.mark.parametrize("cause", ["backward", "data"])
 def test_a_fix_saves_on_request_what_the_bill_says(job: Callable[..., Job], cause: str) -> None:
-    report, _, _ = job(strategy="ddp", straggler=3, cause=cause, ranks=8)
+    report, context, recorded = job(strategy="ddp", straggler=3, cause=cause, ranks=8)
     replayed = [nth for nth, each in enumerate(report.findings, 1) if each.replayed is not None]
     assert "straggler" in {report.findings[number - 1].kind for number in replayed}
     for number in replayed:
@@ -168,11 +141,15 @@ def test_a_fix_saves_on_request_what_the_bill_says(job: Callable[..., Job], caus
         if finding.kind == "straggler":
             assert answer.saving_ns >= (finding.saving_ns or 0)
             continue
+        # The bill ends the band at the finding's bound; another run may be shorter by chance as well.
+        bound = finding.figure("saving_at_most_ns") or 0
         told = (finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
-        assert (answer.saving_ns, answer.saving_low_ns, answer.saving_high_ns) == told
+        assert (answer.saving_ns, answer.saving_low_ns, min(answer.saving_high_ns, bound)) == told
         (change,) = answer.changes
-        assert (change.saving_ns, change.low_ns, change.high_ns) == told
-        assert answer.saving_high_ns <= (finding.toll_ns or 0)
+        ends = (answer.saving_ns, answer.saving_low_ns, answer.saving_high_ns)
+        assert (change.saving_ns, change.low_ns, change.high_ns) == ends
+        chance_ns = Replayer(context, recorded).doubt.chance_ns
+        assert answer.saving_high_ns <= bound + chance_ns + 1
 
 
 def test_a_faster_network_saves_no_more_than_what_is_exposed(job: Callable[..., Job]) -> None:
@@ -282,11 +259,13 @@ def test_a_fix_removes_the_nodes_of_its_finding_alone_and_saves_no_more_than_its
     copies = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "transfer-stall"]
     assert len(copies) == 2
     whole = report.whatif(async_copies=True).saving_ns
+    context = make_context(read.ledger, choose_fabric(read.ledger.run))
+    chance_ns = Replayer(context, recorded_of(context)).doubt.chance_ns
     tolls = [report.findings[number - 1].toll_ns or 0 for number in copies]
     for number, toll_ns in zip(copies, tolls, strict=True):
         answer = report.whatif(number)
         assert 0 < answer.saving_ns <= toll_ns < whole
-        assert answer.saving_high_ns <= toll_ns
+        assert answer.saving_high_ns <= toll_ns + chance_ns + 1
     assert report.whatif(*copies).saving_ns == pytest.approx(sum(tolls), rel=0.05)
 
 

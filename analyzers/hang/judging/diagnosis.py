@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import Difference, Divergence, Why
 
 

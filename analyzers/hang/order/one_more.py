@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.sorts import sort_of
-from shardtoll.analyzers.hang.whole_steps import cut_step
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.sorts import sort_of
+from shardtoll.analyzers.hang.standing.whole_steps import cut_step
 from shardtoll.ledger.records.flight import FlightCall
 
 Program = list[tuple[Key, FlightCall]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.rank import Rank
-from shardtoll.analyzers.hang.wording import (
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.standing.rank import Rank
+from shardtoll.analyzers.hang.verdict.wording import (
     numbers,
     verb,
     waiters,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.sorts import OTHER_SIDE
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.sorts import OTHER_SIDE
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import Difference
 from shardtoll.ledger.records.flight import FlightCall
 

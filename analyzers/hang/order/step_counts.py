@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.sorts import Sized, sized
-from shardtoll.analyzers.hang.whole_steps import cut_step
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.sorts import Sized, sized
+from shardtoll.analyzers.hang.standing.whole_steps import cut_step
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from shardtoll.analyzers.hang import disagreeing, no_hang
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.fewer import fewer_than_others
-from shardtoll.analyzers.hang.later_steps import came_after, was_aborted
-from shardtoll.analyzers.hang.new_groups import not_called
-from shardtoll.analyzers.hang.rank import Rank
-from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.wording import (
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.judging.later_steps import came_after, was_aborted
+from shardtoll.analyzers.hang.judging.new_groups import not_called
+from shardtoll.analyzers.hang.standing.rank import Rank
+from shardtoll.analyzers.hang.verdict import disagreeing, no_hang
+from shardtoll.analyzers.hang.verdict.fewer import fewer_than_others
+from shardtoll.analyzers.hang.verdict.unlisted import unknown
+from shardtoll.analyzers.hang.verdict.wording import (
     capital,
     described,
     died_too,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.pairs import other_side, unlike_pair
-from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.wording import (
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.judging.pairs import other_side, unlike_pair
+from shardtoll.analyzers.hang.verdict.unlisted import unknown
+from shardtoll.analyzers.hang.verdict.wording import (
     described,
     numbers,
     verb,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardtoll.analyzers.hang.differing import differences_at, got_past
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key, Rank
-from shardtoll.analyzers.hang.sorts import OTHER_SIDE
+from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key, Rank
+from shardtoll.analyzers.hang.standing.sorts import OTHER_SIDE
 from shardtoll.ledger.records.flight import FlightCall
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.fewer import fewer_than_others
-from shardtoll.analyzers.hang.later_steps import came_late
-from shardtoll.analyzers.hang.sentence import both_sides, sentence
-from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
-from shardtoll.analyzers.hang.wording import (
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.judging.later_steps import came_late
+from shardtoll.analyzers.hang.verdict.fewer import fewer_than_others
+from shardtoll.analyzers.hang.verdict.sentence import both_sides, sentence
+from shardtoll.analyzers.hang.verdict.unlisted import source_of, suspects, unlisted
+from shardtoll.analyzers.hang.verdict.wording import (
     described,
     died_too,
     first_wait,

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key, Rank
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key, Rank
 from shardtoll.ledger.answers.hang import Difference
 from shardtoll.ledger.records.flight import FlightCall
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.rank import Rank
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.standing.rank import Rank
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.records.flight import FlightCall
 from shardtoll.ledger.words import human
 

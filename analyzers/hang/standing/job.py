@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from shardtoll.analyzers.hang.rank import Key, Rank, rank_of
-from shardtoll.analyzers.hang.victims import lost_by_words, lost_peer, own_errors
+from shardtoll.analyzers.hang.standing.rank import Key, Rank, rank_of
+from shardtoll.analyzers.hang.standing.victims import lost_by_words, lost_peer, own_errors
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
 
 DEFAULT_AFTER_NS: Final = 120_000_000_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.one_more import Program, one_more
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.sorts import Sort, sort_of
+from shardtoll.analyzers.hang.order.one_more import Program, one_more
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.sorts import Sort, sort_of
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from shardtoll.analyzers.hang.chains import in_collective
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.judging.chains import in_collective
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import Divergence
 
 _LEAST_NS: Final = 1_000_000_000

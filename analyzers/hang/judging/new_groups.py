@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.standing.job import Job
 
 _MAKES: Final = ("(new_group)", "(_new_group_with_tag)", "(_new_process_group_helper)", "(new_subgroups)")
 """Ends of frames of torch that stand in the call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.standing.waiting import Wait
 
 
 def in_collective(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardtoll.analyzers.hang.victims import gave_up, lost_by_words, lost_peer, timed_out
+from shardtoll.analyzers.hang.standing.victims import gave_up, lost_by_words, lost_peer, timed_out
 from shardtoll.ledger.answers.hang import Standing
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
 

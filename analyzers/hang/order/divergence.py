@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from shardtoll.analyzers.hang.differing import MOST_PLACES, differences_at
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.odd_side import diverge, line_of
-from shardtoll.analyzers.hang.program_order import across
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.step_counts import ahead, apart
+from shardtoll.analyzers.hang.order.odd_side import diverge, line_of
+from shardtoll.analyzers.hang.order.program_order import across
+from shardtoll.analyzers.hang.order.step_counts import ahead, apart
+from shardtoll.analyzers.hang.standing.differing import MOST_PLACES, differences_at
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 

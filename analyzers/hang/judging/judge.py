@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardtoll.analyzers.hang.chains import all_ends, all_missing, cycle_of, in_collective
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.differing import differences_at, got_past
-from shardtoll.analyzers.hang.divergence import first_divergence
-from shardtoll.analyzers.hang.ended import hung_before, is_settled
-from shardtoll.analyzers.hang.gone import broken_down, first_gone, members, silent
-from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
-from shardtoll.analyzers.hang.later_steps import came_late, left_out, was_aborted
-from shardtoll.analyzers.hang.new_groups import not_called
-from shardtoll.analyzers.hang.pairs import unlike_pair
-from shardtoll.analyzers.hang.program_order import odd_ones
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.waiting import Wait, waits_of
+from shardtoll.analyzers.hang.judging.chains import all_ends, all_missing, cycle_of, in_collective
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.judging.ended import hung_before, is_settled
+from shardtoll.analyzers.hang.judging.gone import broken_down, first_gone, members, silent
+from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, was_aborted
+from shardtoll.analyzers.hang.judging.new_groups import not_called
+from shardtoll.analyzers.hang.judging.pairs import unlike_pair
+from shardtoll.analyzers.hang.order.divergence import first_divergence
+from shardtoll.analyzers.hang.order.program_order import odd_ones
+from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
+from shardtoll.analyzers.hang.standing.job import SURE_AFTER_NS, Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.waiting import Wait, waits_of
 from shardtoll.ledger.answers.hang import Difference, Divergence, Why
 from shardtoll.ledger.records.flight import FlightCall
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.waiting import Wait
 
 
 def is_settled(job: Job, rank: int, wait: Wait, sure_ns: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from shardtoll.analyzers.hang.arrivals import Arrivals
+from shardtoll.analyzers.hang.standing.arrivals import Arrivals
 from shardtoll.ledger.records.flight import RankFlight
 
 _LOST: Final = re.compile(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.wording import capital, numbers, verb
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.verdict.wording import capital, numbers, verb
 from shardtoll.ledger.words import human
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import Why
 
 _GONE: Final[tuple[Why, ...]] = ("failed", "dead", "stopped", "closed")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from shardtoll.analyzers.hang.job import Job
-from shardtoll.analyzers.hang.rank import Key
-from shardtoll.analyzers.hang.sorts import sized, sort_of
-from shardtoll.analyzers.hang.step_counts import in_a_loop
-from shardtoll.analyzers.hang.whole_steps import cut_step
+from shardtoll.analyzers.hang.order.step_counts import in_a_loop
+from shardtoll.analyzers.hang.standing.job import Job
+from shardtoll.analyzers.hang.standing.rank import Key
+from shardtoll.analyzers.hang.standing.sorts import sized, sort_of
+from shardtoll.analyzers.hang.standing.whole_steps import cut_step
 from shardtoll.ledger.answers.hang import Difference, Divergence
 from shardtoll.ledger.records.flight import FlightCall
 
