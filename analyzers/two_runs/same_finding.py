@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
+from shardtoll.analyzers.two_runs.pairing import pair_alike
 from shardtoll.ledger import Finding, Report, Where
 
 _SOURCE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?: \((?P<function>.*)\))?$")
@@ -23,6 +24,7 @@ class _Line:
     number: int
 
 
+@lru_cache(maxsize=4096)
 def _line(source: str | None) -> _Line | None:
     match = _SOURCE.match(source or "")
     if match is None:
@@ -96,26 +98,29 @@ def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int
 
     The pairs most alike are made first; in the order of the bills where several are as much alike.
     """
-    candidates = []
-    for row, finding in enumerate(before):
-        for to, other in enumerate(after):
-            alike = likeness(finding, other)
-            if alike is not None:
-                candidates.append((alike, -row, -to))
-    pairs: dict[int, int] = {}
-    taken: set[int] = set()
-    for _, row, to in sorted(candidates, reverse=True):
-        if -row not in pairs and -to not in taken:
-            pairs[-row] = -to
-            taken.add(-to)
+    left = dict(enumerate(before)), dict(enumerate(after))
     files = [{line.file for each in bill if (line := _line(each.where.source))} for bill in (before, after)]
-    for rule in (_moved, partial(_renamed, files_before=files[0], files_after=files[1])):
-        for row, finding in enumerate(before):
-            left = (to for to, other in enumerate(after) if to not in taken and rule(finding, other))
-            if row not in pairs and (match := next(left, None)) is not None:
-                pairs[row] = match
-                taken.add(match)
+    renamed = partial(_renamed, files_before=files[0], files_after=files[1])
+    pairs: dict[int, int] = {}
+    for key, alike in ((_place, likeness), (_amount, _if_so(_moved)), (_place, _if_so(renamed))):
+        made = pair_alike(*left, key, alike)
+        pairs |= made
+        for row, to in made.items():
+            del left[0][row], left[1][to]
     return pairs
+
+
+def _if_so(rule: Callable[[Finding, Finding], bool]) -> Callable[[Finding, Finding], bool | None]:
+    """Return what tells no pair apart from another, and None for no pair."""
+    return lambda finding, other: rule(finding, other) or None
+
+
+def _place(finding: Finding) -> Hashable:
+    return finding.kind, finding.where
+
+
+def _amount(finding: Finding) -> Hashable:
+    return finding.kind, finding.where, finding.bytes, finding.count
 
 
 def _renamed(finding: Finding, other: Finding, files_before: set[str], files_after: set[str]) -> bool:

@@ -108,4 +108,4 @@ def _beat(flight: Flight) -> None:
 
 def _written(file: int) -> None:
     for number in range(CALLS):
-        os.pwrite(file, ENTRY.pack(number, 1, 0, 7, 3, 1, number), ENTRY.size * (number % 512))
+        os.pwrite(file, ENTRY.pack(number, 1, 0, 7, 3, 1, 1, 1, number), ENTRY.size * (number % 512))

@@ -7,28 +7,16 @@ not meant to face the internet; behind a proxy that is, the token still holds.
 from __future__ import annotations
 
 import socket
-from typing import Any, Final
+from typing import Final
 
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import BaseWSGIServer
 
+from shardtoll.dashboards.app.connections import Handler, Server
 from shardtoll.dashboards.app.security import Wsgi
 from shardtoll.ledger import UsageError
 
 _ANY: Final = ("0.0.0.0", "::", "")
 """Hosts that stand for every address of the machine."""
-
-
-class _Quiet(WSGIRequestHandler):
-    """Prints no line a request, names no version, and waits for no one for ever."""
-
-    timeout = 30
-
-    def log(self, type: str, message: str, *args: Any) -> None:
-        """Say nothing: requests are no news, and an address may hold the token."""
-
-    def version_string(self) -> str:
-        """Name no version."""
-        return "shardtoll"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -47,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
 def serving(application: Wsgi, listening: socket.socket) -> BaseWSGIServer:
     """Return a server on the socket; `serve_forever` blocks, `shutdown` from another thread ends it."""
     host, port = listening.getsockname()[:2]
-    return make_server(host, port, application, threaded=True, request_handler=_Quiet, fd=listening.fileno())
+    return Server(host, port, application, Handler, fd=listening.fileno())
 
 
 def link(host: str, listening: socket.socket, token: str | None) -> str:

@@ -135,7 +135,7 @@ def _calls(data: bytes, epoch_ns: int) -> tuple[FlightCall, ...]:
     calls = []
     for index in range(layout.RING):
         entry = layout.ENTRY.unpack_from(data, layout.RING_AT + index * layout.ENTRY.size)
-        number, issued, finished, place, code, step, again = entry
+        number, issued, finished, place, code, step, nth, most, again = entry
         if number <= 0 or number != again or number % layout.RING != index or code <= 0:
             continue
         if code not in texts:
@@ -160,6 +160,8 @@ def _calls(data: bytes, epoch_ns: int) -> tuple[FlightCall, ...]:
                 step=step if step >= 0 else None,
                 issued_ns=issued + epoch_ns,
                 finished_ns=finished + epoch_ns if finished > 0 else None,
+                nth_in_step=nth if step >= 0 and nth > 0 else None,
+                most_in_step=most if step >= 0 and most > 0 else None,
             )
         )
     return tuple(sorted(calls, key=lambda call: call.number))

@@ -15,7 +15,7 @@ import zlib
 from typing import Any, Final
 
 MAGIC: Final = b"shdtlFLT"
-VERSION: Final = 2
+VERSION: Final = 3
 HEAD: Final = struct.Struct("<8sII")
 """Magic, version, length of the JSON text that follows."""
 HEAD_BYTES: Final = 1024
@@ -46,9 +46,10 @@ WORDS: Final = struct.Struct("<9q")
 
 RING: Final = 512
 """Calls that are kept, the last ones."""
-ENTRY: Final = struct.Struct("<7q")
+ENTRY: Final = struct.Struct("<9q")
 """Number, when issued, when finished (0: in flight, or its end was not seen), place, number and slot of its
-kind's text, step, number again."""
+kind's text, step, which one of its kind it is in the step, how many of them an earlier step had at most
+(0: unknown), number again."""
 RING_AT: Final = WORDS_AT + 256
 
 GROUPS: Final = 64

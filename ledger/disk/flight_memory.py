@@ -18,7 +18,7 @@ from shardtoll.ledger.disk.processes import pid_namespace, started_ticks
 FOLDER: Final = Path("/dev/shm")
 KEPT: Final = 64
 KEPT_S: Final = 3600.0
-"""How many of killed ranks stay at most, and how long: 17 MB in all."""
+"""How many of killed ranks stay at most, and how long: 18 MB in all."""
 _NAME: Final = re.compile(r"shardtoll-(\d{1,20})-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}\Z")
 
 

@@ -47,6 +47,10 @@ class FlightCall:
     issued_ns: int | None = None
     finished_ns: int | None = None
     """None while it is in flight, and where its end was not seen."""
+    nth_in_step: int | None = None
+    """Which one it is of the step's calls that say the same from the same line."""
+    most_in_step: int | None = None
+    """How many such calls an earlier step had at most, also one that the record has lost."""
 
     @property
     def is_point_to_point(self) -> bool:

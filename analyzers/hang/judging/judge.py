@@ -8,7 +8,8 @@ from shardtoll.analyzers.hang.judging.chains import all_ends, all_missing, cycle
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.judging.ended import hung_before, is_settled
 from shardtoll.analyzers.hang.judging.gone import broken_down, first_gone, members, silent
-from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out
+from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, was_aborted
+from shardtoll.analyzers.hang.judging.new_groups import not_called
 from shardtoll.analyzers.hang.judging.pairs import unlike_pair
 from shardtoll.analyzers.hang.order.divergence import first_divergence
 from shardtoll.analyzers.hang.order.program_order import odd_ones
@@ -49,6 +50,10 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
         return _circle(job, limit_ns, waits, crossed, tuple(rank for rank in final if final[rank].missing))
     waiting = {rank: wait for rank, wait in stuck.items() if wait.missing}
     if not waiting:
+        after = came_late(job, waits)
+        if after and all(was_aborted(job, rank) for rank in waits if rank not in after):
+            # Their end is no cause: it came of the wait.
+            return Diagnosis(job, "late", waits, limit_ns, after, tuple(sorted(waits.keys() - set(after))))
         return broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
     ends = all_ends(stuck, waiting)
     reached = sorted({end for each in {id(each): each for each in ends.values()}.values() for end in each})
@@ -215,6 +220,11 @@ def _late(
     stands = given_up or all(_long_enough(job, rank, limit_ns) for rank in late)
     if not (long and stands):
         why = "slow"
+    others = not_called(job, late) if why == "late" else ()
+    if others:
+        ended = first_gone(job, others)
+        gone_or_late: tuple[Why, tuple[int, ...]] = ended or ("late", others)
+        return Diagnosis(job, gone_or_late[0], waits, limit_ns, gone_or_late[1], late)
     divergence = None if why == "slow" else first_divergence(job)
     if divergence is not None and divergence.what not in ("skipped", "extra"):
         divergence = None

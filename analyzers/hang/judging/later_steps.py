@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Final
 
 from shardtoll.analyzers.hang.judging.chains import in_collective
@@ -14,6 +15,10 @@ from shardtoll.ledger.answers.hang import Divergence
 _LEAST_NS: Final = 1_000_000_000
 _SLACK_NS: Final = 2_000_000_000
 _SLACK_SHARE: Final = 0.1
+_ABORTED_NS: Final = 5_000_000_000
+_USUAL_TIMES: Final = 10
+"""A process that ended in its longest wait, of that long and so many times a usual one, was aborted because
+of the wait, by torch's watchdog or a guard of the user's."""
 """Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
 
 
@@ -49,7 +54,8 @@ def came_late(job: Job, waits: Mapping[int, Wait]) -> tuple[int, ...]:
     """Return the ranks that came to a collective only after others had given it up; empty if none did."""
     first: dict[tuple[Key, int], Wait] = {}
     for rank, wait in sorted(waits.items()):
-        if job.ranks[rank].gave_up and wait.place is not None and not wait.is_point_to_point:
+        ended_in_it = job.ranks[rank].gave_up or was_aborted(job, rank)
+        if ended_in_it and wait.place is not None and not wait.is_point_to_point:
             first.setdefault((wait.key, wait.place), wait)
     for (key, place), wait in first.items():
         others = sorted(job.at(key, place).keys() - {wait.rank})
@@ -57,6 +63,22 @@ def came_late(job: Job, waits: Mapping[int, Wait]) -> tuple[int, ...]:
         if late:
             return late
     return ()
+
+
+def was_aborted(job: Job, rank: int) -> bool:
+    """Whether a process ended, with no exception, in a wait that was far longer than any it had had."""
+    flight, call = job.ranks[rank].flight, job.ranks[rank].blocked_call
+    if job.ranks[rank].standing != "dead" or flight.error or call is None or not flight.waits_block:
+        return False
+    if call.issued_ns is None or flight.heartbeat_ns is None:
+        return False
+    before = [
+        each.finished_ns - each.issued_ns
+        for each in flight.calls
+        if each.finished_ns is not None and each.issued_ns is not None
+    ]
+    waited_ns = flight.heartbeat_ns - call.issued_ns
+    return bool(before) and waited_ns >= max(_ABORTED_NS, _USUAL_TIMES * median(before), *before)
 
 
 def came_after(job: Job, wait: Wait, other: int) -> int | None:

@@ -38,7 +38,8 @@ def _exceeds(job: Job, programs: Mapping[int, Program], rank: int, call: FlightC
                 sorts.add(sort_of(each))
                 in_group[number, each.step] += 1
                 seen[number, each.step] += sort_of(each) == sort_of(call)
-    is_new = sort_of(call) not in sorts
+    # The record may have lost the earlier ones; the rank that issued them has counted them.
+    is_new = sort_of(call) not in sorts and not call.most_in_step
     now = 1 + sum(
         each.group == call.group
         and each.step == call.step
@@ -51,7 +52,20 @@ def _exceeds(job: Job, programs: Mapping[int, Program], rank: int, call: FlightC
     whole = any(
         many and step != cut_step(job.ranks[number].flight) for (number, step), many in earlier.items()
     )
+    if not whole and not is_new and _is_one_kind(programs, call):
+        return call.nth_in_step is not None and 0 < (call.most_in_step or 0) < call.nth_in_step
     return whole and now > max(earlier.values())
+
+
+def _is_one_kind(programs: Mapping[int, Program], call: FlightCall) -> bool:
+    """Whether all calls of its sort have its size: each rank counts by size, and sizes may come in turn."""
+    sizes = {
+        each.message_bytes
+        for program in programs.values()
+        for _, each in program
+        if each.group == call.group and sort_of(each) == sort_of(call)
+    }
+    return len(sizes) == 1
 
 
 def _is_before(step: int | None, other: int | None) -> bool:

@@ -37,6 +37,9 @@ def apart(
     issued = _by_step(job, key, calls, place + 1)
     now = issued.get((behind[0], theirs.step or 0), []).count(sized(theirs))
     before, whole = _usual(job, issued, theirs)
+    if not whole and theirs.nth_in_step is not None and theirs.most_in_step is not None:
+        # The record has lost a part of the steps, the rank had counted them.
+        now, before, whole = theirs.nth_in_step, theirs.most_in_step, True
     # Earlier steps say how many are usual; without any, most ranks do.
     known = before > 0 and (whole or before >= now)
     extra = now > before if known else len(behind) < len(further)
@@ -52,6 +55,8 @@ def in_a_loop(job: Job, key: Key, place: int, odd: int, mine: FlightCall, theirs
         return None
     issued = _by_step(job, key, [rank for rank in key[1] if rank in job.ranks], place)
     usual, whole = _usual(job, issued, mine)
+    if not whole and 0 < (mine.most_in_step or 0) < (mine.nth_in_step or 0):
+        return "extra"
     if whole and 0 < usual <= issued.get((odd, mine.step), []).count(sized(mine)):
         return "extra"
     for (_, step), sorts in issued.items():

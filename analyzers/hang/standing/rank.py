@@ -12,7 +12,12 @@ from shardtoll.ledger.records.flight import FlightCall, RankFlight
 _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
 """A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
-_ENGINE: Final = ("_engine_run_backward",)
+_ENGINE: Final = (
+    "_engine_run_backward",
+    "_distributed_broadcast_coalesced",
+    "_verify_param_shape_across_processes",
+)
+"""Functions of torch in which C++ issues collectives and waits for them."""
 _GONE: Final[frozenset[Standing]] = frozenset(("dead", "failed", "closed", "left"))
 
 
@@ -97,7 +102,7 @@ class Rank:
 
     @property
     def in_backward(self) -> bool:
-        """Whether it stands in autograd's engine, where C++ waits unseen."""
+        """Whether it stands in autograd's engine, or a call of DDP's, where C++ waits unseen."""
         return any(name in frame for frame in self.flight.frames[:3] for name in _ENGINE)
 
     @property

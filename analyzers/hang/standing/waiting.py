@@ -47,7 +47,7 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
         wait = _wait(job, rank, absent) or _unlike(job, rank, limit_ns, known)
         if wait is None:
             continue
-        if rank.waits or (seen and job.over) or (wait.missing and _had_waited(rank, limit_ns)):
+        if rank.waits or (seen and (job.over or job.ended)) or (wait.missing and _had_waited(rank, limit_ns)):
             waits[number] = wait
     return waits
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.judging.later_steps import came_after
+from shardtoll.analyzers.hang.judging.later_steps import came_after, was_aborted
+from shardtoll.analyzers.hang.judging.new_groups import not_called
 from shardtoll.analyzers.hang.standing.rank import Rank
 from shardtoll.analyzers.hang.verdict import disagreeing, no_hang
 from shardtoll.analyzers.hang.verdict.fewer import fewer_than_others
@@ -39,7 +40,7 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 def _late(diagnosis: Diagnosis) -> str:
     culprits, ranks = diagnosis.culprits, diagnosis.job.ranks
-    came = _came_late(diagnosis)
+    came = _came_late(diagnosis) or _makes_group(diagnosis)
     if came is not None:
         return came
     places: dict[str, list[int]] = {}
@@ -75,8 +76,26 @@ def _came_late(diagnosis: Diagnosis) -> str | None:
     before = next((each for each in reversed(calls[:-1]) if each.finished_ns is not None), None)
     since = "" if before is None else f"; its last collective before was {described(before)}"
     others = numbers(in_same(diagnosis, first))
-    when = f"{human.duration(max(known))} after {others}, which had given up"
+    gone = all(was_aborted(job, rank) for rank in in_same(diagnosis, first))
+    ended = "ended in that wait" if gone else "given up"
+    when = f"{human.duration(max(known))} after {others}, which had {ended}"
     return f"{capital(numbers(culprits))} came to {described(first.call)} {when}{since}."
+
+
+def _makes_group(diagnosis: Diagnosis) -> str | None:
+    """Say that the ranks at fault have not called `new_group`, in which the others stand; None if not so."""
+    job, stuck, culprits = diagnosis.job, diagnosis.stuck, diagnosis.culprits
+    if not_called(job, stuck) != culprits:
+        return None
+    made = f"{numbers(stuck)} {verb(stuck, 'has', 'have')} {_stood(job.ranks[stuck[0]], for_ns=True)}"
+    have = verb(culprits, "has", "have")
+    waits = diagnosis.waits.get(culprits[0])
+    if waits is None:
+        there = f"{have} {_stood(job.ranks[culprits[0]])}"
+    else:
+        there = f"{verb(culprits, 'waits', 'wait')} in {described(waits.call)}"
+    who = f"{capital(numbers(culprits))} {have} not called new_group, in which {made}"
+    return f"{who}; {verb(culprits, 'it', 'they')} {there}. All ranks have to call it, members or not."
 
 
 def _stood(rank: Rank, *, for_ns: bool = False) -> str:

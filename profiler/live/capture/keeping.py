@@ -27,7 +27,7 @@ _OVERDUE: Final = 1.25
 """A region that takes so many times as long as the longest of those is taken to last."""
 _CALM_NS: Final = 150_000_000
 """So long nobody minds what waits: mostly the region ends, and its rows are made."""
-SPARE_NS: Final = 40_000_000
+SPARE_NS: Final = 60_000_000
 """What a busy machine may take to let another thread run."""
 
 

@@ -168,7 +168,11 @@ class Flight:
         else:
             group.issued = place = group.issued + 1
         number, at, end = self._next()
-        _pack(self._data, at, number, now_ns, 0, place, kind.code, self._step, number)
+        step, tally = self._step, kind.tally
+        if tally.step != step:
+            tally.turn(step)
+        tally.nth = nth = tally.nth + 1
+        _pack(self._data, at, number, now_ns, 0, place, kind.code, step, nth, tally.most, number)
         note = number, end, place, group
         if blocks:
             self._current = note

@@ -18,6 +18,8 @@ _TEXT_MOST: Final = 120
 _TEXT_ROOM: Final = layout.TEXT_BYTES - layout.TEXT_HEAD.size
 _MANY: Final = 256
 """So many users of a text are counted before those that are gone are left out."""
+_TALLIES: Final = 4 * layout.TEXTS
+"""Texts whose calls are counted by step."""
 Put = Callable[[int, bytes], None]
 """Takes where in the file bytes belong, and the bytes."""
 
@@ -40,12 +42,30 @@ class GroupSlot:
         """Sends and receives so far, by direction and other side."""
 
 
+class Tally:
+    """How many calls of a kind the step has had so far, and how many an earlier step had at most."""
+
+    __slots__ = ("most", "nth", "step")
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.nth = 0
+        self.most = 0
+
+    def turn(self, step: int) -> None:
+        """Begin to count a step's calls; those between steps, of -1, are no step's."""
+        if self.step >= 0:
+            self.most = max(self.most, self.nth)
+        self.step, self.nth = step, 0
+
+
 class Kind:
     """Calls that say the same from the same place."""
 
-    __slots__ = ("__weakref__", "channel", "checksum", "code", "group", "message", "says", "text")
+    __slots__ = ("__weakref__", "channel", "checksum", "code", "group", "message", "says", "tally", "text")
 
     def __init__(self, message: Message, place: Place, group: GroupSlot) -> None:
+        self.tally = Tally()
         self.says: Final = message
         self.message: Message | None = None
         """What it says while its text is in the file; None once that had to make room for another."""
@@ -66,10 +86,14 @@ class Kinds:
         self._texts = [b""] * layout.TEXTS
         self._users: list[list[ref[Kind]]] = [[] for _ in range(layout.TEXTS)]
         self._written = 0
+        self._tallies: dict[bytes, Tally] = {}
+        """By text, also while that has no room: what was counted for a part of a step only would mislead."""
 
     def learn(self, message: Message, place: Place, group: GroupSlot) -> Kind:
         """Return what calls that say this from here have in common."""
         kind = Kind(message, place, group)
+        if len(self._tallies) < _TALLIES:
+            kind.tally = self._tallies.setdefault(kind.text, kind.tally)
         self.show(kind)
         return kind
 

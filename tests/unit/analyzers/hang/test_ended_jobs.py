@@ -187,3 +187,38 @@ def test_short_waits_in_a_circle_are_named_and_no_hang_while_the_job_lives():
     told = answer(*(replace(each, life="alive") for each in both_ways(0.3)))
     assert (told.hang, told.why) == (False, "slow")
     assert told.verdict.startswith("No hang so far: ")
+
+
+def ended_in_wait(waited_s: float, usual_s: float, after_s: float = 8.0, process: Any = "dead") -> HangAnswer:
+    """Return the answer for a rank that ended in a wait, and one that came to it later and saw that."""
+    began = NOW - 20 * SECOND
+    usual = [
+        replace(each, issued_ns=began - 2 * SECOND, finished_ns=began - 2 * SECOND + int(usual_s * SECOND))
+        for each in BEFORE
+    ]
+    ended = flight(
+        0, [*usual, waiting(issued_ns=began)], life="dead", blocked=4, blocked_since_ns=began,
+        heartbeat_ns=began + int(waited_s * SECOND), hang_after_ns=60 * SECOND,
+    )  # fmt: skip
+    came = began + int(after_s * SECOND)
+    late = flight(
+        1, [*usual, waiting(issued_ns=came)], life=process, state="failed", raised=4, raised_since_ns=came,
+        heartbeat_ns=came + SECOND // 100, hang_after_ns=60 * SECOND,
+        error="RuntimeError: Connection closed by peer [127.0.0.1]:6070",
+    )  # fmt: skip
+    return answer(ended, late)
+
+
+@pytest.mark.parametrize("process", ["dead", "alive"])
+def test_a_process_that_was_aborted_in_a_long_wait_is_no_cause(process: Any):
+    told = ended_in_wait(waited_s=6.0, usual_s=0.1, process=process)
+    assert (told.hang, told.why) == (True, "late")
+    assert told.verdict.startswith("Rank 1 came to all_reduce 4 of group world (16 B float32) at train.py:10")
+    assert "8.00 s after rank 0, which had ended in that wait" in told.verdict
+
+
+@pytest.mark.parametrize(("waited_s", "usual_s"), [(4.0, 0.1), (6.0, 1.0), (6.0, 7.0)])
+def test_a_process_that_died_in_a_wait_like_others_is_the_cause(waited_s: float, usual_s: float):
+    told = ended_in_wait(waited_s, usual_s)
+    assert (told.hang, told.why) == (True, "dead")
+    assert told.verdict.startswith("Rank 0 died")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from shardtoll.analyzers.two_runs import pairing, same_finding
 from shardtoll.analyzers.two_runs.same_finding import likeness, paired, place
 from shardtoll.ledger import Finding, Where
 
@@ -101,3 +105,69 @@ def test_a_place_in_words_has_no_line_and_no_folder():
     assert place(Where(**HERE)) == "blocks.0.mlp · aten.mm.default · train.py (step) · mesh dim tp · forward"
     assert place(Where(**{**HERE, "source": "C:\\x\\train.py:9"})).count("train.py (module)") == 1
     assert place(Where()) == "whole step"
+
+
+KINDS = ("implicit-redistribute", "latency-bound")
+PLACES = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(KINDS),
+        "module": st.sampled_from([None, "a", "b"]),
+        "op": st.sampled_from([None, "x", "y"]),
+        "source": st.sampled_from([None, "a.py:1 (f)", "a.py:7 (f)", "b.py:1 (g)", "c.py:3 (f)"]),
+        "parameter": st.sampled_from([None, "w"]),
+        "moved": st.sampled_from([None, 8, 16]),
+        "count": st.sampled_from([1, 2]),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PLACES, max_size=9), st.lists(PLACES, max_size=9))
+def test_pairs_are_those_of_comparing_each_with_each(before: list[Any], after: list[Any]):
+    bills = [found(**each) for each in before], [found(**each) for each in after]
+    assert paired(*bills) == two_by_two(*bills)
+
+
+def two_by_two(before: list[Finding], after: list[Finding]) -> dict[int, int]:
+    """Pair as `paired` does, by comparing every finding with every other one."""
+    candidates = [
+        (alike, -row, -to)
+        for row, one in enumerate(before)
+        for to, other in enumerate(after)
+        if (alike := likeness(one, other)) is not None
+    ]
+    pairs: dict[int, int] = {}
+    for _, row, to in sorted(candidates, reverse=True):
+        if -row not in pairs and -to not in pairs.values():
+            pairs[-row] = -to
+    files = [
+        {each.where.source.split(":")[0] for each in bill if each.where.source} for bill in (before, after)
+    ]
+    for rule in (
+        same_finding._moved,
+        partial(same_finding._renamed, files_before=files[0], files_after=files[1]),
+    ):
+        for row, one in enumerate(before):
+            left = [to for to, other in enumerate(after) if to not in pairs.values() and rule(one, other)]
+            if row not in pairs and left:
+                pairs[row] = left[0]
+    return pairs
+
+
+@pytest.mark.parametrize("copies", [1, 50, 5_000])
+def test_findings_of_one_place_are_compared_once_however_many_there_are(monkeypatch, copies: int):
+    """A damaged or hostile report may repeat its findings thousands of times."""
+    bill = [found(), found(module="head", op="y", source="b.py:1 (g)"), found("latency-bound")] * copies
+    calls = []
+    monkeypatch.setattr(same_finding, "likeness", lambda *both: calls.append(both) or likeness(*both))
+    assert paired(bill, bill) == {row: row for row in range(len(bill))}
+    assert len(calls) == 9
+
+
+def test_so_many_different_places_are_compared_and_the_others_found_by_equality(monkeypatch):
+    monkeypatch.setattr(pairing, "MOST_COMPARED", 10)
+    bill = [found(module=f"m{number}", source=f"a.py:1 (f{number})") for number in range(40)]
+    calls = []
+    monkeypatch.setattr(same_finding, "likeness", lambda *both: calls.append(both) or likeness(*both))
+    assert paired(bill, bill[::-1]) == {row: 39 - row for row in range(40)}
+    assert len(calls) <= 100

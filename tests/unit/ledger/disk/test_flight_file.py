@@ -49,6 +49,25 @@ def test_what_was_noted_is_read(tmp_path: Path):
     assert flight.life == "alive", "it is this process"
 
 
+def test_each_call_says_which_one_of_its_kind_it_is_and_how_many_steps_before_had(tmp_path: Path):
+    """Also where those of before are no longer in the ring, nor their text in its slot."""
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    message = Message("all_reduce", "world", 2)
+    kind = noted(Place("other", source="a.py:1 (f)"), message)
+    others = [noted(Place("other", source=f"b.py:{number} (f)"), message) for number in range(layout.RING)]
+    for step, many in enumerate((2, 3, 1, 4)):
+        writer.begin(step, 5)
+        for _ in range(many):
+            writer.issue(kind, 1)
+        for other in others[: 0 if step == 3 else None]:
+            writer.issue(other, 1)
+        writer.begin(None, 6)
+        writer.issue(kind, 1)
+    calls = [call for call in written(writer, tmp_path).calls if call.source == "a.py:1 (f)"]
+    last = [(call.step, call.nth_in_step, call.most_in_step) for call in calls]
+    assert last[-5:] == [(3, 1, 3), (3, 2, 3), (3, 3, 3), (3, 4, 3), (None, None, None)]
+
+
 def test_the_ring_keeps_the_last_calls_and_groups_the_rest(tmp_path: Path):
     writer = write_flight(tmp_path, 0, layout.RING + 40, state=None)
     other = Message("barrier", "other", 2), Place("other")
@@ -147,7 +166,8 @@ def test_a_file_of_another_version_is_said_to_be_one(tmp_path: Path, size: int):
     with pytest.raises(RunFolderError) as caught:
         read_flight(tmp_path, 0)
     assert caught.value.message == (
-        f"{path} was written by another version of shardtoll (flight file version 1; this one reads 2)"
+        f"{path} was written by another version of shardtoll "
+        f"(flight file version 1; this one reads {layout.VERSION})"
     )
     assert caught.value.hint == "read it with the version of shardtoll that wrote it"
 

@@ -29,8 +29,8 @@ def test_rows_wait_for_a_quarter_of_a_second_and_no_longer() -> None:
     keeping, wait_ns = settled(), 250 * MS
     keeping.add(4 * MS, 5 * MS, 1)
     keeping.add(199 * MS, 200 * MS, 1)
-    assert not keeping.due(5 * MS + wait_ns - 42 * MS), "more regions like these end in time"
-    assert keeping.due(5 * MS + wait_ns - 41 * MS), "if the next one lasts, another thread needs its time"
+    assert not keeping.due(5 * MS + wait_ns - 62 * MS), "more regions like these end in time"
+    assert keeping.due(5 * MS + wait_ns - 61 * MS), "if the next one lasts, another thread needs its time"
     assert keeping.due(5 * MS + wait_ns), "the oldest counts"
     keeping.begin_anew()
     assert not keeping.due(10**12)
@@ -92,15 +92,15 @@ def test_provisional_rows_are_made_once_a_region_lasts_longer_than_foreseen():
     keeping.add(0, 100 * MS, 1)
     keeping.add(100 * MS, 180 * MS, 1)
     assert keeping.provisional_ns(180 * MS, making=False) == (180 + 150) * MS, "until then it mostly ends"
-    assert keeping.provisional_ns(100 * MS, making=False) == (180 + 125) * MS, "1.25 times as long"
-    assert keeping.provisional_ns(70 * MS, making=False) == (70 + 210) * MS, "while it can be written"
+    assert keeping.provisional_ns(120 * MS, making=False) == (180 + 125) * MS, "1.25 times as long"
+    assert keeping.provisional_ns(70 * MS, making=False) == (70 + 190) * MS, "while it can be written"
 
 
 def test_provisional_rows_of_what_is_being_made_wait_as_long_as_they_can():
     keeping = settled()
     keeping.add(0, MS, 1)
     keeping.made(0, 30 * MS)
-    assert keeping.provisional_ns(MS, making=True) == (1 + 250 - 40 - 30) * MS
+    assert keeping.provisional_ns(MS, making=True) == (1 + 250 - 60 - 30) * MS
     assert keeping.provisional_ns(MS, making=False) == (1 + 150 - 30) * MS
 
 

@@ -80,7 +80,7 @@ def test_rows_that_take_long_to_be_made_are_kept_meanwhile() -> None:
     looks = Looks()
     looks.watch.end(0, 0, 10)
     looks.watch.making = True
-    looks.at(219)
+    looks.at(199)
     assert not looks.kept
-    looks.at(220)
+    looks.at(200)
     assert looks.kept == [[0]]

@@ -1,0 +1,162 @@
+"""Connections to the server: how long and how much one may send, and how many there may be at once.
+
+Any program on the machine may connect, and a browser sends its request at once. So a request has one limit of
+time for all of it, not one for each byte: a client that sends a byte a second would keep a thread for ever.
+Nothing is kept of a body that was refused, and a request that cannot be read gets one plain line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import sys
+import threading
+import time
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+from shardtoll.dashboards.app.security import BODY_MOST
+from shardtoll.dashboards.words.text import clip
+from shardtoll.ledger.records.errors import first_line
+
+READ_S: Final = 30.0
+"""Time for all of a request, from when its connection is accepted."""
+SENT_MOST: Final = BODY_MOST + 200_000
+"""Bytes of a request with its head."""
+AT_ONCE: Final = 64
+"""Connections that are read or answered at one time; a browser opens six."""
+_DROP_S: Final = 0.2
+"""After the answer, so long a client may pause before the connection is closed."""
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: 34\r\nConnection: close\r\n\r\nToo many connections. Ask again.\r\n"
+)
+
+
+class _Reading(io.RawIOBase):
+    """What a client sends, until the time or the bytes of one request are used up."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end_s = time.monotonic() + READ_S
+        self._left = SENT_MOST
+        self.answered = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as a file does; raises TimeoutError or ConnectionAbortedError once a limit is reached."""
+        if self.answered:
+            self._drop()
+            return 0
+        size = min(len(buffer), self._left)
+        if not size:
+            raise ConnectionAbortedError("the request is too long")
+        count = self._waiting(READ_S, lambda: self._connection.recv_into(buffer, size))
+        self._left -= count
+        return count
+
+    def _waiting(self, pause_s: float, work: Any) -> int:
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(min(pause_s, left_s))
+        try:
+            count: int = work()
+            return count
+        finally:
+            # An answer has its own time.
+            self._connection.settimeout(READ_S)
+
+    def _drop(self) -> None:
+        """Take what still comes, so that the client gets to read the answer, and keep none of it."""
+        scratch = bytearray(65_536)
+        with contextlib.suppress(OSError):
+            while self._waiting(_DROP_S, lambda: self._connection.recv_into(scratch)):
+                pass
+
+
+class Handler(WSGIRequestHandler):
+    """Prints no line a request, names no version, and waits for no one for ever."""
+
+    timeout = READ_S
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(message)s.\n"
+
+    def setup(self) -> None:
+        """Read through the limits."""
+        super().setup()
+        self.rfile.close()
+        self._reading = _Reading(self.connection)
+        self.rfile = io.BufferedReader(self._reading)
+
+    def parse_request(self) -> bool:
+        """Refuse an address that is none: werkzeug raises on it outside what it guards."""
+        if not super().parse_request():
+            return False
+        try:
+            urlsplit(self.path)
+        except ValueError:
+            self.send_error(400)
+            return False
+        return True
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Begin an answer: what the client sends from now on is dropped."""
+        self._reading.answered = True
+        super().send_response(code, message)
+
+    def send_error(self, code: int, *_texts: str | None, **_more: str | None) -> None:
+        """Answer in one line that repeats nothing of the request."""
+        super().send_error(code)
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Say nothing: requests are no news, and an address may hold the token."""
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing, and do not take the address apart for it: it may be none."""
+
+    def version_string(self) -> str:
+        """Name no version."""
+        return "shardtoll"
+
+
+class Server(ThreadedWSGIServer):
+    """A thread a connection, and no more of them than `AT_ONCE`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._free = threading.BoundedSemaphore(AT_ONCE)
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread; refuse at once if there are too many."""
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.setblocking(False)
+                request.send(_FULL)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say in one line what ended a connection, with no traceback."""
+        del request, client_address
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            what = f"{type(error).__name__}: {first_line(error)}" if error is not None else "unknown"
+            sys.stderr.write(f"shardtoll: serve: {clip(f'a connection was dropped ({what})', 300)}\n")

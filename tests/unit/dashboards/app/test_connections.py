@@ -1,0 +1,152 @@
+"""Connections that are slow, many, too long or no HTTP: each ends soon, with one plain line or none."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from shardtoll.dashboards.app import connections
+from shardtoll.dashboards.app.security import BODY_MOST, Guard
+from shardtoll.dashboards.app.server import listen, serving
+
+UPDATE = "/_dash-update-component"
+READ: list[int] = []
+
+
+def inner(environ, start):
+    """Read the whole body, as Dash does, and note how long it was."""
+    READ.append(len(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))))
+    start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "6")])
+    return [b"inside"]
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[], socket.socket]]:
+    """A server that runs; returns what connects to it."""
+    READ.clear()
+    with listen("127.0.0.1", 0) as listening:
+        server = serving(Guard(inner, "", {"127.0.0.1"}), listening)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        opened: list[socket.socket] = []
+
+        def made() -> socket.socket:
+            opened.append(socket.create_connection(listening.getsockname()[:2], timeout=20))
+            return opened[-1]
+
+        yield made
+        for one in opened:
+            one.close()
+        server.shutdown()
+        thread.join()
+
+
+def answer(client: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    parts = []
+    while part := client.recv(65_536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def asks(method: str = "GET", target: str = "/", length: int | None = None) -> bytes:
+    size = "" if length is None else f"Content-Length: {length}\r\n"
+    return f"{method} {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n{size}\r\n".encode()
+
+
+@pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nX: ", asks("POST", UPDATE, 100_000)])
+def test_a_client_that_sends_a_byte_now_and_then_is_left(connect, monkeypatch, begun: bytes):
+    monkeypatch.setattr(connections, "READ_S", 0.3)
+    client = connect()
+    client.sendall(begun)
+    # Ten times the time that it has, never a pause as long as that.
+    assert sent_until_closed(client, b"a", 150) < 150
+    assert READ == []
+
+
+def sent_until_closed(client: socket.socket, part: bytes, most: int) -> int:
+    """Send it so often, with pauses; return how often until the server had closed."""
+    for number in range(most):
+        try:
+            client.sendall(part)
+        except OSError:
+            return number
+        time.sleep(0.02)
+    return most
+
+
+def test_more_connections_than_are_answered_at_once_are_refused(connect, monkeypatch):
+    assert connections.AT_ONCE == 64
+    waiting = [connect() for _ in range(connections.AT_ONCE)]
+    assert answer(connect()).startswith(b"HTTP/1.1 503 ")
+    for one in waiting:
+        one.close()
+    # The threads notice it one after the other.
+    for _ in range(200):
+        client = connect()
+        client.sendall(asks())
+        try:
+            said = answer(client)
+        except ConnectionResetError:
+            said = b""
+        if b"inside" in said:
+            return
+        time.sleep(0.05)
+    pytest.fail("no room again")
+
+
+def test_a_body_that_is_refused_is_dropped_and_its_client_reads_why(connect):
+    client = connect()
+    client.sendall(asks("POST", UPDATE, 5 * BODY_MOST))
+    client.sendall(b"x" * (5 * BODY_MOST))
+    # The client does not close: the server does.
+    assert answer(client).startswith(b"HTTP/1.1 413 ")
+    assert READ == []
+
+
+def test_the_head_of_a_request_is_bounded_too(connect):
+    """A hundred lines of 64 kB are no head of ours."""
+    client = connect()
+    line = b"X: " + b"y" * 60_000 + b"\r\n"
+    with contextlib.suppress(OSError):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + line * 90 + b"\r\n")
+        assert answer(client) == b""
+    assert READ == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET http://[/ HTTP/1.1\r\n\r\n", b"GET / HTTP/x\r\n\r\n",
+     b"<script> / / /\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n"],
+)  # fmt: skip
+def test_what_is_no_request_gets_one_plain_line_and_none_in_the_log(connect, capfd, sent: bytes):
+    client = connect()
+    client.sendall(sent)
+    said = answer(client)
+    head, _, body = said.rpartition(b"\r\n\r\n")
+    if head:
+        assert head.split()[1][:1] in b"45"
+        assert b"text/plain" in head
+    assert (body.count(b"\n"), b"<" in body, len(body) < 60) == (1, False, True)
+    assert READ == []
+    client = connect()
+    client.sendall(asks())
+    assert b"inside" in answer(client)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_failure_outside_the_application_is_one_line(connect, capfd, monkeypatch):
+    def fails(self: object) -> bool:
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr(connections.Handler, "parse_request", fails)
+    client = connect()
+    client.sendall(asks())
+    assert answer(client) == b""
+    said = capfd.readouterr().err
+    assert said == "shardtoll: serve: a connection was dropped (ZeroDivisionError: by)\n"
