@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.needless.needless_finding import (
@@ -34,8 +34,7 @@ SHOWN: Final = ("op", "phase", "seq", "caused_by_op", "source")
 KEYS: Final = ("op", "net", "phase", "caused_by_op", "parameters", "source", "first_op", "first_source")
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What is said of the collectives of one place."""
 
     what: str

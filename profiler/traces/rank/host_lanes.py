@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.facts import Facts
@@ -27,8 +27,7 @@ HOST_KINDS: Final = ("launch", "sync", "data")
 _LAUNCH, _SYNC, _DATA = range(3)
 
 
-@dataclass(slots=True)
-class HostRows:
+class HostRows(Struct):
     """Events of the host in columns, in order of start on each thread."""
 
     kind: I64
