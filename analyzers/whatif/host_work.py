@@ -16,11 +16,11 @@ call. If the system did not say how long a rank slept, or if nothing divides a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import BACKWARD
@@ -55,8 +55,7 @@ _PARTS: Final = (
 _ON_HOST: Final = (Kind.HOST, Kind.GAP)
 
 
-@dataclass(frozen=True, slots=True)
-class HostWork:
+class HostWork(Struct, frozen=True):
     """Own time that goes with calls, by node: which share of its duration."""
 
     least: Floats
@@ -119,8 +118,7 @@ def host_work(context: Context, recorded: Recorded, gone: Ints, kept: Ints | Non
     return HostWork(*made)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """Points at which the host works for calls that are gone, counted over all graphs."""
 
     between: Ints
