@@ -64,6 +64,14 @@ def keep(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool_]) -> p
     return kept
 
 
+def begins_with(column: pd.Series[Any], beginning: str | tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Return which texts begin so, or in one of these ways; unknown ones do not. Equal texts are one."""
+    number, texts = pd.factorize(column)
+    does = np.array([str(text).startswith(beginning) for text in texts] + [False], dtype=np.bool_)
+    answer: npt.NDArray[np.bool_] = does[number]
+    return answer
+
+
 def with_columns(frame: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """Return the frame with these columns added or replaced; its other cells are shared, not copied."""
     wider: pd.DataFrame = frame.copy(deep=False)

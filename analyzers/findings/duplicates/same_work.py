@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.shared.tally import Codes, codes, keep, numbered
+from shardtoll.analyzers.shared.tally import Codes, begins_with, codes, keep, numbered
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.words.human import ranks as rank_words
@@ -219,9 +219,7 @@ def same_gradients(context: Context) -> list[Ranks]:
     Only what a wrapper reduces, or what is known to be a parameter's gradient, says so.
     """
     frame = context.in_surveyed
-    of_gradient = frame["parameter"].notna() | frame["caused_by_op"].str.startswith(WRAPPER_CAUSES).fillna(
-        False
-    )
+    of_gradient = frame["parameter"].notna() | begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
     frame = keep(
         frame,
         frame["op"].isin(REDUCTIONS)

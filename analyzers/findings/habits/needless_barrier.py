@@ -9,7 +9,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.habits.habit import Habit, habits, in_each, price
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep, number
+from shardtoll.analyzers.shared.tally import begins_with, keep, number
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.words.human import duration, place
 
@@ -36,7 +36,7 @@ def find(context: Context) -> list[Finding]:
     """
     rows = context.in_steps
     barriers = keep(rows, (rows["op"] == "barrier") & (rows["group_size"] > 1))
-    barriers = keep(barriers, ~barriers["caused_by_op"].fillna("").str.startswith(SAVES))
+    barriers = keep(barriers, ~begins_with(barriers["caused_by_op"], SAVES))
     if barriers.empty:
         return []
     ordering = keep(rows, rows["op"].isin(ORDERING))

@@ -19,7 +19,7 @@ from shardtoll.analyzers.findings.needless.needless_finding import (
 )
 from shardtoll.analyzers.findings.needless.redundant_collective import repeats
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Line, keep, with_columns
+from shardtoll.analyzers.shared.tally import Line, begins_with, keep, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Severity
 
@@ -65,7 +65,7 @@ def _candidates(context: Context) -> pd.DataFrame:
         frame["match_id"].notna()
         & (frame["group_size"] > 1)
         & (frame["message_bytes"] >= LEAST_BYTES).fillna(False)
-        & ~frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
+        & ~begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
         & ~frame.index.isin(repeats(context).index)
     )
     frame = keep(frame, mask)

@@ -15,7 +15,7 @@ from shardtoll.analyzers.findings.needless.needless import (
     without_first,
 )
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Line, keep
+from shardtoll.analyzers.shared.tally import Line, begins_with, keep
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.records.ddp_causes import REDUCER
@@ -43,7 +43,7 @@ def reduced_before(context: Context) -> pd.DataFrame:
     buckets = keep(frame, frame["caused_by_op"] == REDUCER)
     by_hand = keep(
         frame,
-        ~frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
+        ~begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
         & frame["phase"].isin(PHASES)
         & frame["parameter"].notna(),
     )

@@ -19,7 +19,7 @@ from shardtoll.analyzers.findings.needless.needless_finding import (
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.sampled import SAMPLED
-from shardtoll.analyzers.shared.tally import Line, keep, numbered
+from shardtoll.analyzers.shared.tally import Line, begins_with, keep, numbered
 from shardtoll.analyzers.shared.wrapper_causes import GATHERERS, WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy
 
@@ -73,7 +73,7 @@ def repeats(context: Context) -> pd.DataFrame:
     frame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
     where = numbered(frame, ["rank", "step", "phase_class"])
     passes = np.cumsum(np.diff(where, prepend=-1) != 0)
-    by_design = frame["caused_by_op"].fillna("").str.startswith(GATHERERS).to_numpy(dtype=bool)
+    by_design = begins_with(frame["caused_by_op"], GATHERERS)
     # Passes without another collective between them, as with gradients kept to the last micro-batch, are told
     # apart by their operators.
     forwards = passes_begun(context, frame, backward=False)
@@ -83,12 +83,12 @@ def repeats(context: Context) -> pd.DataFrame:
     runs[by_design] = np.cumsum(np.diff(begins, prepend=-1) != 0)
     runs[(frame["phase_class"] != "forward").to_numpy(dtype=bool)] = 0
     frame["pass"] = np.where(by_design, passes * (runs.max(initial=0) + 1) + runs, -1)
-    agreed = (frame["op"] == "broadcast") & frame["caused_by_op"].fillna("").str.startswith(DDP_ITSELF)
+    agreed = (frame["op"] == "broadcast") & begins_with(frame["caused_by_op"], DDP_ITSELF)
     buffers = frame["caused_by_op"] == f"{DDP_ITSELF}.buffers"
     frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier") & ~(agreed & ~buffers))
     if frame.empty:
         return frame
-    named = frame["parameter"].notna() | frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
+    named = frame["parameter"].notna() | begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
     frame = frame.assign(content=frame["input_content"].mask(named, -1))
     frame = keep(frame, frame["content"].notna())
     same = numbered(frame, [*SAME, "content"])

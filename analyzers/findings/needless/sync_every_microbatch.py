@@ -17,7 +17,7 @@ from shardtoll.analyzers.findings.needless.same_place import in_watched
 from shardtoll.analyzers.findings.needless.wide_dtype import LEAST_ELEMENTS, WIDTH
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Codes, Line, keep, number, numbered, tally
+from shardtoll.analyzers.shared.tally import Codes, Line, begins_with, keep, number, numbered, tally
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -55,7 +55,7 @@ def needless(context: Context) -> pd.DataFrame:
         & (frame["parameter"].notna() | _unnamed(frame))
         & (frame["group_size"] > 1)
         & ~frame["of_values"].fillna(False).astype(bool)
-        & ~frame["caused_by_op"].fillna("").str.startswith(KEPT_IN_PARTS)
+        & ~begins_with(frame["caused_by_op"], KEPT_IN_PARTS)
     )
     frame = keep(frame, mask)
     if frame.empty:
@@ -121,7 +121,7 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 def _subjects(frame: pd.DataFrame) -> Codes:
     """Return a number for what each row reduces; equal ones are equal subjects."""
-    buckets = frame["caused_by_op"].fillna("").str.startswith(BUCKETS).to_numpy(dtype=bool)
+    buckets = begins_with(frame["caused_by_op"], BUCKETS)
     subject = numbered(
         frame.assign(line=frame["source"].where(frame["parameter"].isna())),
         ["rank", "caused_by_op", "op", "group", "parameter", "message_bytes", "dtype", "module", "line"],
@@ -154,7 +154,7 @@ def find(context: Context) -> list[Finding]:
     frame = needless(context)
     if frame.empty:
         return []
-    line = frame["source"].where(~frame["caused_by_op"].fillna("").str.startswith("FSDP"))
+    line = frame["source"].where(~begins_with(frame["caused_by_op"], "FSDP"))
     frame = frame.assign(parameters=pattern(frame["parameter"]), line=line)
     result = tally(frame, KEYS, ("exposed_ns", "message_bytes", "wire_bytes"), context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
@@ -178,7 +178,7 @@ def _watched_tolls(context: Context, needless_rows: pd.DataFrame) -> dict[tuple[
     rows = keep(rows, rows["step"].isin(numbers))
     if rows.empty:
         return {}
-    line = rows["source"].where(~rows["caused_by_op"].fillna("").str.startswith("FSDP"))
+    line = rows["source"].where(~begins_with(rows["caused_by_op"], "FSDP"))
     lines = tally(rows.assign(line=line), KEYS, ("exposed_ns",), numbers).lines
     tolls = {_key(group_line): group_line.figures["exposed_ns"] for group_line in lines}
     return {key: toll for key, toll in tolls.items() if toll is not None}
@@ -196,7 +196,7 @@ def _scatters(line: Line) -> bool:
 def _all_reduced_once(context: Context, needless_rows: pd.DataFrame) -> bool:
     """Whether replicas (HSDP) are reduced with the last micro-batch alone: the rest is for memory's sake."""
     rows = context.in_surveyed
-    by_fsdp = keep(rows, (rows["op"] == "all_reduce") & rows["caused_by_op"].str.startswith("FSDP"))
+    by_fsdp = keep(rows, (rows["op"] == "all_reduce") & begins_with(rows["caused_by_op"], "FSDP"))
     repeated = by_fsdp.index.isin(needless_rows.index)
     return len(by_fsdp) > 0 and not bool(repeated.any())
 

@@ -8,7 +8,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.reductions import mesh_groups, reductions
 from shardtoll.analyzers.findings.replicas.replicas import held
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep, text
+from shardtoll.analyzers.shared.tally import begins_with, keep, text
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 
 
@@ -40,7 +40,7 @@ def _of_wrappers(context: Context) -> list[tuple[int, ...]]:
         frame,
         frame["op"].isin(("all_reduce", "reduce_scatter"))
         & (frame["phase"] == "backward")
-        & frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES),
+        & begins_with(frame["caused_by_op"], WRAPPER_CAUSES),
     )
     pairs = frame[["group", "rank"]].drop_duplicates()
     groups = context.members

@@ -29,7 +29,7 @@ from shardtoll.analyzers.context.mesh_layouts import (
     spans,
 )
 from shardtoll.analyzers.findings.slow.nodes import Nodes, nodes_of
-from shardtoll.analyzers.shared.tally import keep, tally
+from shardtoll.analyzers.shared.tally import begins_with, keep, tally
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Where
 from shardtoll.ledger.words.human import duration, size, some_time
@@ -168,7 +168,7 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
     seen_dims = {dims[group] for group in seen}
     frame = keep(frame[list(COLUMNS)], frame["group_id"].notna() & frame["message_bytes"].notna())
     frame = frame.assign(dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
-    hideable = frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
+    frame["hideable"] = begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
     traffic = {}
     for dim, number in numbers.items():
         rows = keep(frame, frame["dim"] == number)
@@ -177,7 +177,7 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
         counts = busiest.groupby(["op", "message_bytes"]).size() / max(1, len(context.steps))
         kinds = [(str(op), int(moved)) for op, moved in counts.index.to_list()]
         moved = int(by_rank.max()) if len(by_rank) else 0
-        wrapped = int(keep(busiest, hideable.reindex(busiest.index))["message_bytes"].sum())
+        wrapped = int(keep(busiest, busiest["hideable"])["message_bytes"].sum())
         called = rows["mesh_dim"].dropna()
         called_names = [str(name) for name in called.mode()] or names.get(dim, [])
         traffic[dim] = _Traffic(

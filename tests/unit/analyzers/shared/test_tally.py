@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtoll.analyzers import run
-from shardtoll.analyzers.shared.tally import tally
+from shardtoll.analyzers.shared.tally import begins_with, tally
 from tests.unit.analyzers.ledgers import MS, ledger, on_ranks, step
 
 rows = st.lists(
@@ -99,3 +100,12 @@ def test_a_place_names_the_librarys_frame_only_if_all_rows_have_it():
     )
     places = [line.where("source").library for line in tally(frame, ("key", "source"), (), (0,)).lines]
     assert places == ["x.py:1 (f)", None, None]
+
+
+@pytest.mark.parametrize("kind", ["object", "string", "category"])
+def test_texts_that_begin_so_are_found_and_unknown_ones_are_not(kind: str) -> None:
+    texts = pd.Series(["FSDP.gather", None, "DDP", "FSDP.gather", "", "aFSDP"], dtype=kind)
+    assert begins_with(texts, "FSDP").tolist() == [True, False, False, True, False, False]
+    assert begins_with(texts, ("DDP", "a")).tolist() == [False, False, True, False, False, True]
+    assert begins_with(texts.iloc[:0], "FSDP").tolist() == []
+    assert begins_with(texts.iloc[1:2], "").tolist() == [False]
