@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fuzz gpu gpu-rehearsal lint docs screenshots clean
+.PHONY: help demo test fuzz gpu gpu-rehearsal lint lint-files docs screenshots clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -19,9 +19,15 @@ help:  ## this list
 demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes out/demo/
 	@$(BIN)/shardtoll demo
 
-# In their own order, live tests come first and many small files last, so that both processes end together.
-test: lint $(VENV)/.browser  ## lint, then every test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Tests wait for ranks and browsers: with a worker a core, three tenths of two cores were idle.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 2) + 1))')
+
+# In their own order, live tests come first and many small files last, so that all workers end together. mypy has
+# one thread: beside the tests it fills a core that waits, and what it found is printed last.
+test: lint-files $(VENV)/.browser  ## lint and every test; WORKERS=N so many at a time
+	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
+	  $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	  wait $$mypy; types=$$?; cat $(VENV)/mypy.log; [ $$tests = 0 ] && [ $$types = 0 ]
 
 FUZZ ?= --inputs 100000
 # Tests that run a few analyses alone; here each of their reports is held to the whole one.
@@ -40,10 +46,12 @@ gpu:  ## all that one CUDA card can show, in under 9 minutes; writes $OUT, else 
 gpu-rehearsal: $(VENV)/.installed-test  ## the same plan on the CPU with tiny sizes; writes $OUT, else out/gpu-rehearsal
 	@OUT="$${OUT:-out/gpu-rehearsal}" $(BIN)/python benchmarks/gpu/run.py --rehearse
 
-lint: $(VENV)/.installed-test  ## ruff, mypy strict, biome for JavaScript and CSS, and the import contracts
+lint: lint-files  ## ruff, mypy strict, biome for JavaScript and CSS, and the import contracts
+	@$(BIN)/mypy
+
+lint-files: $(VENV)/.installed-test
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy
 	@[ ! -x $(BIN)/biome ] || $(BIN)/biome lint --error-on-warnings dashboards
 	@$(BIN)/lint-imports --no-logo
 

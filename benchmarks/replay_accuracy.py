@@ -186,7 +186,7 @@ def asked(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
 def _report(knobs: dict[str, Any]) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         write_job(Path(folder) / "job", Spec(**knobs))
-        (job,) = read_traces([folder], cache=False, jobs=1)
+        (job,) = read_traces([str(Path(folder) / "job")], cache=False, jobs=1)
         return analyze(job.ledger)
 
 

@@ -10,18 +10,17 @@ queues' sums. All queues one after the other is no bound, but what a step withou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.shared.tally import keep, numbered
 
 
-@dataclass(frozen=True, slots=True)
-class CommBounds:
+class CommBounds(Struct, frozen=True):
     """A rank's mean step; 0 without collectives, None if the least time of every one is unknown."""
 
     light_ns: float | None

@@ -9,12 +9,12 @@ whose kernels were faster than that on average is held against its FLOPs alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.bounds.operator_rows import Floats, OperatorRows, sums, uses_matrix_units
 from shardtoll.analyzers.context.refuted import LIMIT
@@ -34,8 +34,7 @@ MOST_REFUTED: Final = 5
 _MATRIX_UNITS: Final = ("tf32", "bfloat16", "float16", "float8")
 
 
-@dataclass(frozen=True, slots=True)
-class Lights:
+class Lights(Struct, frozen=True):
     """Least times of the rows of `OperatorRows`, in ns; NaN unknown."""
 
     flops_ns: Floats

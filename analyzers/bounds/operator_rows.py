@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
@@ -24,8 +24,7 @@ _OPERAND: Final = re.compile(r"([a-z]+\d+[a-z0-9_]*)\[([\d,]*)\]")
 FIGURES: Final = ("count", "flops", "moved_bytes", "device_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorRows:
+class OperatorRows(Struct, frozen=True):
     """One row a step, rank, phase and kind of operator: what all its calls did."""
 
     frame: pd.DataFrame

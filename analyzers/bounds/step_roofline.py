@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.bounds.comm_bounds import NO_COLLECTIVES, CommBounds, comm_bounds, free_compute_ns
 from shardtoll.analyzers.bounds.op_light import Lights, lights
@@ -92,8 +92,7 @@ def _timed(context: Context, rows: OperatorRows) -> pd.DataFrame:
     return context.timed_rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Exposed:
+class _Exposed(Struct, frozen=True):
     """What a rank's steps tell of exposed communication."""
 
     steps: pd.DataFrame
@@ -210,8 +209,7 @@ class _Rank:
         return None
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     """What is known of a rank's operators in a mean step."""
 
     flops: float | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.tally import codes, keep, number, text
@@ -41,8 +41,7 @@ SHOWN: Final = 8
 """Causes listed of one figure; the rest are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The collectives of the judged steps, and the cells (step and rank) they are counted in."""
 
     frame: pd.DataFrame

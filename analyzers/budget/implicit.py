@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.budget.budget_rows import Floats, Mask, Rows
 from shardtoll.analyzers.shared.layer_names import pattern as layer_pattern
@@ -20,8 +21,7 @@ CAUSE = ("op", "group", "layer", "phase", "caused_by_op", "placements_from", "pl
 """Implicit collectives equal in these are one line; the layers of a model are one, as `blocks.*.mlp`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """A part of the step in which the framework may insert nothing."""
 
     label: str | None

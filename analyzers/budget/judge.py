@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.budget.budget_rows import Floats, Mask, Rows, host_waits, is_fake, rows_of
 from shardtoll.analyzers.budget.forbidden import forbidden
@@ -70,8 +70,7 @@ def judge(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """What one set of limits speaks of."""
 
     label: str | None
@@ -175,8 +174,7 @@ def _over(part: _Part, rows: Rows) -> Iterator[Overrun]:
         yield from figure.judged(part, rows, part.no_times)
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
+class _Figure(Struct, frozen=True):
     """A limited figure of each cell, and of how many collectives it lacks what they add."""
 
     name: str

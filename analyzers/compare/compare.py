@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.compare import compare_words
 from shardtoll.analyzers.compare.batch import batch
@@ -53,8 +54,7 @@ FIRM: Final = (
 """Kinds beside those of correctness that rest on what was done: times only say how dear it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What a user says of the comparison."""
 
     work: tuple[float, float] | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.compare.modules import Module
 from shardtoll.analyzers.two_runs.intervals import Pair, intervals
@@ -31,8 +31,7 @@ _MAD: Final = 1.4826
 Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """The machine of the run after against that of the run before."""
 
     machine: Machine | None

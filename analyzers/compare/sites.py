@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.shared.layer_names import pattern
 from shardtoll.analyzers.shared.tally import codes, number, text
@@ -34,8 +34,7 @@ _LINE: Final = re.compile(r":\d+(?= \(|$)")
 Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """One kind of collective of one run."""
 
     place: tuple[str | None, ...]
@@ -130,8 +129,7 @@ def paired(before: list[Site], after: list[Site]) -> Paired:
     return [*pairs, *((site, None) for site in left[0]), *((None, site) for site in left[1])]
 
 
-@dataclass(frozen=True, slots=True)
-class SiteJudge:
+class SiteJudge(Struct, frozen=True):
     """What judges one kind of collective of two runs."""
 
     pair: tuple[Site | None, Site | None]

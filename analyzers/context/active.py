@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -18,8 +18,7 @@ _MOST: Final = 1 << 62
 """Positions on one axis of all lanes stay below, so that sums of them fit 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """Intervals of lanes, as arrays of one length: `begin_ns` <= `end_ns`, lanes numbered from 0."""
 
     lane: Ints

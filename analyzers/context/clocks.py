@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context import clock_fit
 from shardtoll.analyzers.context.match import UNEVEN_OPS, Ints, Matches, one_host
@@ -69,8 +70,7 @@ class Clock:
         return self.largest_ns > max(LEAST_NS, self.residual_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """The clocks of a run, in order of their first rank."""
 
     clocks: tuple[Clock, ...]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
@@ -25,8 +25,7 @@ head that is kept in fp32 on purpose does not change in what the model computes.
 _OPERAND: Final = re.compile(r"([a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
+class Formats(Struct, frozen=True):
     """FLOPs of each module and format, over all ranks and surveyed steps."""
 
     table: pd.DataFrame

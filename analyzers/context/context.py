@@ -95,6 +95,10 @@ class Context:
         """The collectives inside the surveyed steps, exposed as long as in watched ones: see `as_watched`."""
         return _in_surveyed(self)
 
+    def tells(self, column: str) -> bool:
+        """Return whether any collective inside the surveyed steps has a value in this column of the table."""
+        return bool(self.in_surveyed[column].notna().any())
+
     @property
     def computes_in_steps(self) -> pd.DataFrame:
         """The operators inside the surveyed steps; in others they are on record of some ranks at most."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.ledger import Notice, Run
 
 
-@dataclass(frozen=True, slots=True)
-class Crowded:
+class Crowded(Struct, frozen=True):
     """A host with fewer CPU cores than ranks."""
 
     ranks: int

@@ -16,12 +16,12 @@ Every figure stays whole: the parts of a row still add up to its duration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.levels import in_steps, watched_steps
@@ -118,8 +118,7 @@ def _settled(rows: _Rows, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64
     return later if len(later) else places
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """The columns of the steps' table that are read or changed, as numbers; NaN unknown."""
 
     step: npt.NDArray[np.int64]

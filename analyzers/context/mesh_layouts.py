@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
 from shardtoll.ledger.records.volume import wire_bytes
@@ -23,8 +23,7 @@ Ops = Mapping[tuple[str, int], float]
 Groups = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(Struct, frozen=True):
     """One dimension of the mesh as it is."""
 
     size: int
@@ -95,8 +94,7 @@ def spans(groups: Groups, node: Sequence[int]) -> bool:
     return any(len({node[rank] for rank in group}) > 1 for group in groups)
 
 
-@dataclass(frozen=True, slots=True)
-class Projected:
+class Projected(Struct, frozen=True):
     """What collectives are expected to take, with the band of sound runs."""
 
     time_ns: float = 0.0

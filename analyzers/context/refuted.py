@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.peers import ROOTED, SYNCHRONISING
 from shardtoll.analyzers.shared.tally import codes, keep, number
@@ -27,8 +27,7 @@ SHOWN: Final = 3
 """Refuted floors named in the fabric's line; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refuted:
+class Refuted(Struct, frozen=True):
     """One floor that measured times lie below."""
 
     op: str

@@ -9,12 +9,12 @@ counts as moving.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.peers import ROOTED
 
@@ -27,8 +27,7 @@ FROM_ROOT: Final = ("broadcast", "scatter")
 NEVER: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True)
-class Rooted:
+class Rooted(Struct, frozen=True):
     """By row of the collectives: what its root tells. All but the first two hold only where `known`."""
 
     rows: Bools

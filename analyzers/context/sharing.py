@@ -9,10 +9,10 @@ on record they decide how many of those that may run at once do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
 
 from shardtoll.analyzers.context.active import Intervals, mean_active
 from shardtoll.analyzers.context.mesh_layouts import Dim, dim_of
@@ -23,8 +23,7 @@ from shardtoll.ledger import Run
 Members = Sequence[tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """Which groups of a job do what, and where their ranks stand: `per_host` consecutive ones a node."""
 
     members: Members

@@ -6,10 +6,9 @@ bandwidth, and the span over the expected time is an upper bound of how slow the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.peers import SYNCHRONISING
 from shardtoll.analyzers.headline.moving import SLOW_FACTOR
@@ -18,8 +17,7 @@ from shardtoll.ledger.records.volume import busbw_factor
 from shardtoll.ledger.words.human import rate
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """What some ranks' records say of the transfers."""
 
     words: str

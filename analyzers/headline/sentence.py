@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
@@ -290,8 +291,7 @@ def _of_step(context: Context, share: float) -> str:
     return f"{_bound(context)}{percent(share)} of the {step_word(context)}{mean}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """Shares of the steps: waiting for other ranks, and moving data."""
 
     waiting: float

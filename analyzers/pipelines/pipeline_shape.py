@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.pipelines.sends import sends
@@ -19,8 +18,7 @@ Lanes = dict[tuple[int, int], float]
 """Sender and receiver -> messages between them, per step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """What the messages of a step say of the pipelines, all of one shape."""
 
     ranks: int

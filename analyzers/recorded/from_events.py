@@ -7,12 +7,12 @@ none of them explains moves with the node's predecessor on its lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import NO_STEP, Recorded
@@ -48,8 +48,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(Struct, frozen=True):
     """The kept events of all ranks in columns, rank by rank; -1 for what is not known."""
 
     rank: Ints

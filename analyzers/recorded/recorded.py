@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.recorded.simulated import Simulated
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.event_order import Order
@@ -64,6 +65,8 @@ class Recorded:
     make the same calls, so that what is known of one step's rows says which nodes of another they are."""
     first_ns: Floats | None = None
     """[ranks] When each rank's first step begins; None where every step begins anew."""
+    simulated: Simulated = field(default_factory=Simulated, init=False, repr=False, compare=False)
+    """What drafts of these steps came to."""
 
     def replay(self, graph: EventGraph | None = None) -> Outcome:
         """Return the outcome of the steps, or of an edited graph with the same lanes, edges and meetings."""

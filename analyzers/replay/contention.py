@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.outcome import Outcome
@@ -19,8 +19,7 @@ LLM_FOUNDRY: Final = 0.21
 step times of FSDP jobs that MosaicML published for llm-foundry on A100 and H100."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
+class Contention(Struct, frozen=True):
     """Each side takes longer by `factor` of the time in which the other runs on the same rank.
 
     So the longer side, which decides, grows by that share of the shorter one.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
 
@@ -28,8 +28,7 @@ _EDGE: Final = {"edge_from": "q", "edge_to": "q", "lag_ns": "d"}
 _DTYPE: Final = {"d": np.float64, "q": np.int64, "B": np.uint8}
 
 
-@dataclass(slots=True)
-class Builder:
+class Builder(Struct):
     """Collects nodes and edges. Nodes of one lane run in the order in which they were added."""
 
     _columns: dict[str, array[Any]] = field(

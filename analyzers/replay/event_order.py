@@ -6,10 +6,10 @@ An event is the arrival of a node or its completion. Kahn's algorithm over the e
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.replay.event_graph import EventGraph, Role
 from shardtoll.analyzers.replay.wide_order import events_of, wide_levels
@@ -28,8 +28,7 @@ class DeadlockError(ValueError):
         self.nodes = nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """The order of events and the edges by the node that waits. Holds for all durations, gaps and lags."""
 
     before: Ints

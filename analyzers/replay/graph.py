@@ -9,12 +9,12 @@ come from matches, never from times that happen to agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import ROOTED
@@ -40,8 +40,7 @@ MOST_ROWS_ALONE: Final = 1_000_000
 """The same of what is asked for by itself, as by `whatif`: steps of hundreds of ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """One step. Points are in an order in which each comes after all that it depends on."""
 
     step: int

@@ -8,12 +8,12 @@ Daly's higher order sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class FailureRate:
+
+class FailureRate(Struct, frozen=True):
     """Failures that stop a job, per GPU and day."""
 
     name: str

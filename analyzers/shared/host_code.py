@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
@@ -15,8 +15,7 @@ TELLING: Final = 0.25
 """Share of idle time from which one piece of code is worth naming."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doing:
+class Doing(Struct, frozen=True):
     """One piece of code, or a graph's capture, and the idle time it stands for."""
 
     name: str

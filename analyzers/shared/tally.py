@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.ledger import Rows, Where
 
@@ -128,8 +129,7 @@ class Line:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """Groups of rows and their figures, in order of first appearance."""
 
     lines: list[Line]
@@ -206,8 +206,7 @@ def _with_one_library(library: pd.Series[Any], number_of: Codes, first: pd.DataF
     return without
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
+class _Steps(Struct, frozen=True):
     """The rows sorted by group, rank and step, and where each step of a rank of a group begins.
 
     Arrays, as frames of millions of rows copy all their columns at each turn.

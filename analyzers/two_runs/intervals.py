@@ -21,12 +21,12 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 RESAMPLES: Final = 1000
 CONFIDENCE: Final = 0.95
@@ -43,8 +43,7 @@ _AT_ONCE: Final = 256
 Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """Rows that were measured in the same steps of each run."""
 
     before: Array
@@ -56,8 +55,7 @@ class Pair:
     """For each row what differs from run to run, in its unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """For each row of a pair: ends of the interval of the difference, and the least change that is seen."""
 
     low: Array
@@ -131,8 +129,7 @@ def fold(values: Array) -> Array:
     return folded
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Drawn(Struct, frozen=True):
     """A pair's rows and how its steps were drawn."""
 
     rows: tuple[Array, Array]

@@ -5,11 +5,10 @@ A figure is a mean over the ranks seen, in the steps whose times are compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from shardtoll.analyzers.two_runs.steps import Chosen, tabulated
 from shardtoll.ledger import Report
@@ -22,8 +21,7 @@ CALLS = "collectives"
 BYTES = "message bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
+class Issued(Struct, frozen=True):
     """What the compared steps of one run issued."""
 
     calls: Array

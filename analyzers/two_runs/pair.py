@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
 from shardtoll.analyzers.two_runs.judges import Array, Rows, judge_all
@@ -19,8 +20,7 @@ LEAST_INTERVAL: Final = 2
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TwoRuns:
+class TwoRuns(Struct, frozen=True):
     """What `compare` and `verify` both start from."""
 
     reports: tuple[Report, Report]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.analyzers.two_runs.pairing import pair_alike
 from shardtoll.ledger import Finding, Report, Where
@@ -16,8 +17,7 @@ _APART: Final = ("parameter", "phase", "mesh_dim", "op")
 """Parts of a place that a change elsewhere leaves as they are: where both are known they must agree."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     file: str
     """Without its folder: the two runs may come from two checkouts."""
     function: str | None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
@@ -18,8 +18,7 @@ APART: Final = 0.86
 Dinda measured. Of 28 programs run three times on two busy cores the median was 0.83."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """Sources of error of a prediction from these steps."""
 
     replay_ns: float

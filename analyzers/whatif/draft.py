@@ -41,11 +41,18 @@ class Draft:
         scales the edited step, since a pipeline's bubble shrinks with the work."""
 
     def outcome(self) -> Outcome:
-        """Return the edited steps, simulated."""
+        """Return the edited steps, simulated; another draft of equal edits may have the same object."""
+        edited = (self.duration, self.gap, self.lag, self.alone)
+        return self.recorded.simulated.outcome(edited, self._simulate)
+
+    def _simulate(self) -> Outcome:
         graph = self.recorded.graph
-        meet = np.where(self.alone, -1, graph.meet)
+        # The outcome holds the durations, and this draft may be edited further.
         edited: EventGraph = graph.edited(
-            duration_ns=self.duration, gap_ns=self.gap, lag_ns=self.lag, meet=meet
+            duration_ns=self.duration.copy(),
+            gap_ns=self.gap,
+            lag_ns=self.lag,
+            meet=np.where(self.alone, -1, graph.meet),
         )
         return simulate(edited, order=self.recorded.order)
 

@@ -16,11 +16,11 @@ call. If the system did not say how long a rank slept, or if nothing divides a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import BACKWARD
@@ -55,8 +55,7 @@ _PARTS: Final = (
 _ON_HOST: Final = (Kind.HOST, Kind.GAP)
 
 
-@dataclass(frozen=True, slots=True)
-class HostWork:
+class HostWork(Struct, frozen=True):
     """Own time that goes with calls, by node: which share of its duration."""
 
     least: Floats
@@ -80,10 +79,11 @@ class HostWork:
         return float(by_rank.max(initial=0.0)) / max(1, len(recorded.steps))
 
 
-def host_work(context: Context, recorded: Recorded, gone: Ints) -> HostWork:
+def host_work(context: Context, recorded: Recorded, gone: Ints, kept: Ints | None = None) -> HostWork:
     """Return what goes with these nodes of collectives; nothing of steps that are made from events.
 
-    Those have the host's calls as nodes of their own.
+    Those have the host's calls as nodes of their own. `kept` are those of them that stay in place of others:
+    what lies between one that goes and the one that stays goes, and the work inside of that one stays.
     """
     none = np.zeros(len(recorded.graph))
     if recorded.source != "points" or not len(gone):
@@ -91,6 +91,9 @@ def host_work(context: Context, recorded: Recorded, gone: Ints) -> HostWork:
     frame = context.collectives
     is_gone = np.zeros(len(frame), dtype=np.bool_)
     is_gone[recorded.row[gone]] = True
+    is_kept = np.zeros(len(frame), dtype=np.bool_)
+    if kept is not None:
+        is_kept[recorded.row[kept]] = True
     place, call = numbered(frame, PLACE), numbered(frame, CALL)
     on_host = recorded.of_kinds(_ON_HOST) & (recorded.point >= 0)
     points = sum(len(graph.own_ns) for graph in recorded.graphs)
@@ -99,7 +102,7 @@ def host_work(context: Context, recorded: Recorded, gone: Ints) -> HostWork:
     )
     host = total * _awake(context, recorded, total)
     in_pass = frame["phase"].isin(("forward", *BACKWARD)).to_numpy(dtype=np.bool_)
-    found = _places(recorded.graphs, is_gone, place, call, host, in_pass)
+    found = _places(recorded.graphs, is_gone, is_kept, place, call, host, in_pass)
     least, likely, most = np.zeros(points), np.zeros(points), np.zeros(points)
     most[found.around] = host[found.around]
     bound = np.minimum(host[found.alone], found.bounds)
@@ -115,8 +118,7 @@ def host_work(context: Context, recorded: Recorded, gone: Ints) -> HostWork:
     return HostWork(*made)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """Points at which the host works for calls that are gone, counted over all graphs."""
 
     between: Ints
@@ -132,7 +134,13 @@ class _Places:
 
 
 def _places(
-    graphs: tuple[Graph, ...], is_gone: Bools, place: Ints, call: Ints, host: Floats, in_pass: Bools
+    graphs: tuple[Graph, ...],
+    is_gone: Bools,
+    is_kept: Bools,
+    place: Ints,
+    call: Ints,
+    host: Floats,
+    in_pass: Bools,
 ) -> _Places:
     made: dict[str, list[Ints]] = {
         name: [np.zeros(0, np.int64)] for name in ("between", "alone", "key", "after", "ruled")
@@ -158,9 +166,10 @@ def _places(
             gone = (row >= 0) & is_gone[row]
             both = follows & gone & is_gone[before] & (place[row] == place[before]) & ~in_pass[row]
             paired = np.union1d(row[both], before[both])
-            both |= inside & np.isin(row, paired)
-            lone = gone & ~both & (inside | ~done)
-            after = np.concatenate([[False], (done & gone)[:-1]]) & ~both
+            goes = gone & ~is_kept[row]
+            both |= inside & goes & np.isin(row, paired)
+            lone = goes & ~both & (inside | ~done)
+            after = np.concatenate([[False], (done & goes)[:-1]]) & ~both
             for name, values in (("between", both), ("alone", lone), ("after", after)):
                 made[name].append(first + points[values])
             made["key"].append(key[lone])

@@ -30,6 +30,11 @@ WORDS: Final = {
 
 _Key = tuple[str, str, str]
 
+# Plain numbers: a path has thousands of nodes, and to look up a member of an enum takes as long as the rest.
+_WORD: Final = {int(kind): word for kind, word in WORDS.items()}
+_UNEXPLAINED: Final = int(Kind.GAP)
+_HOST: Final = frozenset(map(int, (Kind.HOST, Kind.SYNC, Kind.DATA)))
+
 SMALL: Final[_Key] = ("several", "smaller parts", "other")
 HELD: Final[_Key] = ("gap", "beyond what the findings cost", "other")
 
@@ -91,7 +96,7 @@ class _Walk:
         kind, rank = recorded.graph.kind, recorded.graph.rank
         while node >= 0 and now_ns > first_ns:
             begin_ns = min(now_ns, max(first_ns, float(outcome.start_ns[node])))
-            self._add(_key(recorded, node), node, now_ns - begin_ns, unknown=kind[node] == Kind.GAP)
+            self._add(_key(recorded, node), node, now_ns - begin_ns, unknown=kind[node] == _UNEXPLAINED)
             last = int(outcome.last[node])
             before = int(outcome.held_by[last])
             self.hops += int(rank[last] != rank[node]) + int(before >= 0 and rank[before] != rank[last])
@@ -106,7 +111,7 @@ class _Walk:
         phase = PHASES[int(recorded.phase[node])]
         if begins:
             return "gap", "before the rank's first work", phase
-        if recorded.graph.kind[node] in (Kind.HOST, Kind.SYNC, Kind.DATA):
+        if recorded.graph.kind[node] in _HOST:
             return "host", "between launches", phase
         return "unexplained" if unknown else "gap", "before " + recorded.names[recorded.name[node]], phase
 
@@ -118,5 +123,8 @@ class _Walk:
 
 
 def _key(recorded: Recorded, node: int) -> _Key:
-    kind = Kind(int(recorded.graph.kind[node]))
-    return WORDS[kind], recorded.names[recorded.name[node]], PHASES[int(recorded.phase[node])]
+    return (
+        _WORD[int(recorded.graph.kind[node])],
+        recorded.names[recorded.name[node]],
+        PHASES[int(recorded.phase[node])],
+    )

@@ -31,11 +31,11 @@ WAITS_MORE: Final = "the host's work for these calls, and what ranks wait in the
 class Removed:
     """Collectives that are gone, and the host's work for them, looked up once for each record."""
 
-    def __init__(self, context: Context, rows: Ints, gone: Callable[[Recorded], Ints]) -> None:
-        """`rows` are what the edit is about; `gone` gives the nodes of those that are issued no more."""
+    def __init__(self, context: Context, rows: Ints, kept: Callable[[Recorded], Ints] | None = None) -> None:
+        """`rows` are what the edit is about; `kept` gives the nodes of those that are issued after it too."""
         self._context = context
         self._rows = rows
-        self._gone = gone
+        self._stay = kept
         self._kept: dict[int, tuple[Recorded, HostWork]] = {}
 
     def work(self, recorded: Recorded) -> HostWork:
@@ -43,7 +43,9 @@ class Removed:
         key = id(recorded)
         if key not in self._kept:
             # The record is held so that no other one gets its id.
-            self._kept[key] = recorded, host_work(self._context, recorded, self._gone(recorded))
+            nodes = Draft(recorded).nodes_of(self._rows)
+            stay = None if self._stay is None else self._stay(recorded)
+            self._kept[key] = recorded, host_work(self._context, recorded, nodes, stay)
         return self._kept[key][1]
 
     def host_ns(self, recorded: Recorded, _toll_ns: float, end: float) -> float:
@@ -66,7 +68,7 @@ class Removed:
 
 def removal(context: Context, rows: Ints, label: str) -> Edit:
     """Return the edit without these collectives."""
-    removed = Removed(context, rows, lambda recorded: Draft(recorded).nodes_of(rows))
+    removed = Removed(context, rows)
 
     def apply(draft: Draft, end: float) -> None:
         draft.remove(draft.nodes_of(rows))
@@ -97,11 +99,11 @@ def joined(context: Context, rows: Ints, label: str) -> Edit:
         is_last[:-1] = (np.diff(place[nodes]) != 0) | (np.diff(number) != 0)
         return nodes, is_last
 
-    def gone(recorded: Recorded) -> Ints:
+    def kept(recorded: Recorded) -> Ints:
         nodes, is_last = in_bursts(recorded)
-        return nodes[~is_last]
+        return nodes[is_last]
 
-    removed = Removed(context, rows, gone)
+    removed = Removed(context, rows, kept)
 
     def apply(draft: Draft, end: float) -> None:
         recorded = draft.recorded

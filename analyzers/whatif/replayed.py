@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
@@ -17,8 +18,7 @@ from shardtoll.analyzers.whatif.under_compute import Floats, added_ns, cost, slo
 from shardtoll.ledger.answers.what_if import Parts, Path
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """A predicted saving per step; negative where the step becomes longer."""
 
     mid_ns: float

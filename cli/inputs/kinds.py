@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.foreign.regular import unzipped
@@ -22,8 +23,7 @@ _HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """What one report is made of."""
 
     kind: Kind

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from shardtoll.ledger import UsageError
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from shardtoll.ledger import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What a user asked for; nothing of it is the first screen."""
 
     finding: int | None = None

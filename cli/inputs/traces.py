@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from shardtoll.profiler.traces.job.job import Job, Progress
 
 
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
+class TraceOptions(Struct, frozen=True):
     """What the command line says of reading traces."""
 
     jobs: int | None = None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from shardtoll.analyzers.roofline import UNKNOWN, Fabric, Quantity, calibrated, choose_fabric, load_fabric
 from shardtoll.analyzers.roofline.machines.curve import Curve
-from shardtoll.cli.jobs.ranks import run_job
+from shardtoll.cli.jobs.ranks import RunsJobs, run_job
 from shardtoll.ledger import Run, UsageError
 from shardtoll.ledger.measured.measured import Timings
 
@@ -32,10 +32,11 @@ def measure_fabric(
     limit_s: float,
     options: Sequence[str] = (),
     on_round: Told | None = None,
+    run: RunsJobs = run_job,
 ) -> Fabric:
     """Return the fabric of `ranks` gloo processes on this machine; points and output stay in `folder`.
 
-    Measures for about `seconds` after the job has started. Raises JobError when a rank fails.
+    `run` runs the job. Measures for about `seconds` after its start. Raises JobError when a rank fails.
     """
     points_file, progress = folder / "calibration.json", folder / "calibration.progress"
     done = threading.Event()
@@ -45,7 +46,7 @@ def measure_fabric(
         watcher.start()
         arguments += ["--progress", str(progress)]
     try:
-        run_job(
+        run(
             "shardtoll.profiler.calibrate",
             arguments,
             ranks=ranks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,8 @@ from shardtoll.analyzers import run as analyze
 from shardtoll.analyzers.roofline import Fabric, to_toml
 from shardtoll.cli.inputs.outputs import make_folder
 from shardtoll.cli.jobs.calibration import measure_fabric
-from shardtoll.cli.jobs.ranks import run_job
+from shardtoll.cli.jobs.forked import Forked
+from shardtoll.cli.jobs.ranks import RunsJobs, run_job
 from shardtoll.cli.jobs.stages import Stages
 from shardtoll.dashboards.attempts import side_by_side_page, side_by_side_terminal
 from shardtoll.dashboards.attempts.side_by_side import Attempt
@@ -72,9 +74,11 @@ def run(out: Path, width: int | None = None) -> None:
     beside the run.
     """
     make_folder(out)
-    with Stages(1 + len(LESSONS)) as progress:
-        fabric = _measured(out, progress)
-        attempts = [_attempt(lesson, out, fabric, progress) for lesson in LESSONS]
+    with Stages(1 + len(LESSONS)) as progress, Forked(out / "ranks.log") as forked:
+        # Twenty ranks that each import torch took nine tenths of the demo's time.
+        job = forked.run_module if sys.platform == "linux" else run_job
+        fabric = _measured(out, progress, job)
+        attempts = [_attempt(lesson, out, fabric, progress, job) for lesson in LESSONS]
     lead = (
         "One diffusion-transformer modulation, y = x * (cond @ weight), its tokens sharded over "
         f"{RANKS} ranks in four ways. Every number below was measured in this run."
@@ -89,7 +93,7 @@ def run(out: Path, width: int | None = None) -> None:
     typer.echo(f"one bill: shardtoll report {run_folder} --fabric {out / 'fabric.toml'}")
 
 
-def _measured(out: Path, progress: Stages) -> Fabric:
+def _measured(out: Path, progress: Stages, job: RunsJobs) -> Fabric:
     """Return the fabric of this machine, measured now; it is also written to fabric.toml."""
     progress.begin(f"measuring gloo between {RANKS} ranks, so that floors are real")
     fabric = measure_fabric(
@@ -99,16 +103,17 @@ def _measured(out: Path, progress: Stages) -> Fabric:
         limit_s=_JOB_LIMIT_S,
         options=_CALIBRATED,
         on_round=lambda now: progress.say(f"measuring gloo between {RANKS} ranks, {now['rounds']} rounds"),
+        run=job,
     )
     (out / "fabric.toml").write_text(to_toml(fabric), encoding="utf-8")
     return fabric
 
 
-def _attempt(lesson: Lesson, out: Path, fabric: Fabric, progress: Stages) -> Attempt:
+def _attempt(lesson: Lesson, out: Path, fabric: Fabric, progress: Stages, job: RunsJobs) -> Attempt:
     """Train one attempt under an audit, write its report, and return it."""
     progress.begin(f"training {lesson.name} on {RANKS} ranks")
     folder = out / lesson.name
-    run_job(
+    job(
         lesson.module,
         ["--out", str(folder / "run"), "--device", "cpu"],
         ranks=RANKS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import select
 import subprocess
 import sys
@@ -111,6 +112,12 @@ class Forked:
                 )
                 raise JobError(f"rank {rank} {why}", f"its output is in {log}")
 
+    def run_module(
+        self, module: str, arguments: Sequence[str], *, ranks: int, limit_s: float, log: Path
+    ) -> None:
+        """Run `python -m module arguments` as a job of `ranks` processes, as `run_job` does."""
+        self.run((__name__, "be_main", [module, *arguments]), [{}] * ranks, limit_s=limit_s, log=log)
+
     def _answer(self, limit_s: float) -> list[int]:
         process = self._process
         assert process is not None
@@ -131,6 +138,12 @@ class Forked:
         if process is not None:
             process.kill()
             process.communicate()
+
+
+def be_main(module: str, *arguments: str) -> None:
+    """Be `python -m module arguments` in a forked rank."""
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _taken(part: Path, rank: int) -> str:

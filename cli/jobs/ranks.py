@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from shardtoll.ledger import ShardtollError
 
@@ -66,6 +66,15 @@ def job_environment(ranks: int) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "KINETO_LOG_LEVEL": "99",
     }
+
+
+class RunsJobs(Protocol):
+    """Runs `python -m module arguments` on ranks of this machine: `run_job`, or `Forked.run_module`."""
+
+    def __call__(
+        self, module: str, arguments: Sequence[str], *, ranks: int, limit_s: float, log: Path
+    ) -> None:
+        """Return when all ranks have ended; JobError when one fails or the limit passes."""
 
 
 def run_job(module: str, arguments: Sequence[str], *, ranks: int, limit_s: float, log: Path) -> None:

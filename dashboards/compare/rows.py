@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.comparison import Change, Comparison, FindingChange, ModuleChange, SiteChange
@@ -226,8 +227,7 @@ def unit_words(comparison: Comparison) -> str:
     return f"Means of a rank for {unit}: times, bytes and FLOPs after are scaled to that work."
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """One table."""
 
     title: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.drawn import drawn_ns, words
@@ -27,8 +28,7 @@ HIDING: Final = ("exposed-communication", "serialized-collectives")
 _BETWEEN: Final = "outside forward, backward, optimizer"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """The mean step of one rank, or of several folded into one."""
 
     name: str

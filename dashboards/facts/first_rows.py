@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times
 from shardtoll.ledger import Finding, Report
@@ -19,8 +21,7 @@ _NAMED: Final = 2
 """Parameters of a row that are named; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row: a finding, or several that differ only in the parameter."""
 
     finding: Finding

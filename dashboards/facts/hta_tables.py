@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times
 from shardtoll.ledger import Report
@@ -21,8 +22,7 @@ LEAST_SHARE: Final = 0.02
 """Share of a step below which the bill's exposed communication contradicts nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class HtaTable:
+class HtaTable(Struct, frozen=True):
     """One of HTA's answers, the rows that matter most."""
 
     title: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from shardtoll.dashboards.facts.row_codes import ints
 from shardtoll.ledger import Report
@@ -30,8 +30,7 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """A number for each rank (row) and step (column); NaN inside is unknown and never leaves a renderer."""
 
     ranks: tuple[int, ...]
@@ -60,8 +59,7 @@ def by_rank_and_step(report: Report) -> Grid | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """One collective, all of whose ranks are on record."""
 
     step: int | None

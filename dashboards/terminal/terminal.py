@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -39,8 +39,7 @@ def renderable(report: Report) -> RenderableType:
     return _Fitted(report)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
+class _Fitted(Struct, frozen=True):
     report: Report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -19,18 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _INT64: Final = pa.int64()
 _STRING: Final = pa.string()
 _BOOL: Final = pa.bool_()
 
 
-def _bitmap(bits: Sequence[bool]) -> pa.Buffer:
-    packed = bytearray(-(-len(bits) // 8))
-    for place, bit in enumerate(bits):
-        if bit:
-            packed[place >> 3] |= 1 << (place & 7)
-    return pa.py_buffer(bytes(packed))
+def _bitmap(bits: Sequence[bool] | Bools) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.asarray(bits, dtype=np.bool_), bitorder="little").tobytes())
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -57,6 +54,19 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         numbers = [0 if value is None else value for value in values] if nulls else values
         buffers = [validity, pa.py_buffer(array("q" if kind == _INT64 else "d", numbers))]
     return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
+
+
+def int_column(values: Ints, known: Bools | None = None) -> pa.Array:
+    """Return whole numbers as an Arrow array, null where they are not known; None: all are known."""
+    unknown = 0 if known is None else len(values) - int(np.count_nonzero(known))
+    validity = _bitmap(known) if known is not None and unknown else None
+    data = pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))
+    return pa.Array.from_buffers(_INT64, len(values), [validity, data], null_count=unknown)
+
+
+def word_column(places: Ints, words: Sequence[str]) -> pa.Array:
+    """Return for each place the word that stands there, as an Arrow array of strings; null for -1."""
+    return column(words, _STRING).take(int_column(places, places >= 0))
 
 
 def literal(value: int | str) -> pa.Scalar:

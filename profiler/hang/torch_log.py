@@ -7,8 +7,9 @@ The messages are those of torch 2.2 to 2.13, as `ProcessGroupNCCL.cpp`, gloo's t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 
@@ -53,8 +54,7 @@ _OPS: Final = {
 _LIBRARY: Final = ("site-packages", "dist-packages", "<frozen", "lib/python3")
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """What a log says of one rank."""
 
     op: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 import shlex
@@ -157,6 +158,16 @@ def test_a_rank_that_hangs_is_ended_and_the_next_job_runs(forked: Forked, tmp_pa
         forked.run(("time", "sleep", [100]), [{}, {}], limit_s=0.5, log=tmp_path / "late.log")
     assert time.monotonic() - begun < 30
     forked.run(("time", "sleep", [0]), [{}, {}], limit_s=30, log=tmp_path / "next.log")
+
+
+def test_a_module_runs_as_main_with_its_arguments(forked: Forked, tmp_path: Path) -> None:
+    log = tmp_path / "module.log"
+    forked.run_module("calendar", ["2026", "1"], ranks=2, limit_s=30, log=log)
+    shown = calendar.TextCalendar().formatmonth(2026, 1).rstrip()
+    assert log.read_text().rstrip() == f"--- rank 0\n{shown}\n--- rank 1\n{shown}"
+    with pytest.raises(JobError, match="rank 0 ended with exit code 2"):
+        forked.run_module("calendar", ["--no-such-option"], ranks=1, limit_s=30, log=log)
+    assert "calendar.py: error" in log.read_text()
 
 
 def test_ranks_get_their_own_variables(forked: Forked, tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.duplicates import duplicated_data
@@ -51,8 +52,7 @@ less. In a step of tiny operators any one of them takes 1 % of the time."""
 MEAN: Final = "a mean step, all ranks seen"
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """FLOPs of a family, per step, all ranks together; whole where all steps agree, else a mean."""
 
     done: int
@@ -83,8 +83,7 @@ def find(context: Context) -> list[Finding]:
     return [*_on_several(context, frame, weigh), *_on_one(context, again, weigh)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Weigh:
+class _Weigh(Struct, frozen=True):
     """Says how much a finding weighs."""
 
     context: Context

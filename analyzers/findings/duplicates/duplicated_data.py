@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import WHOLE, rows_of, whole_contents
@@ -39,8 +39,7 @@ SAMPLER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(Struct, frozen=True):
     """The batches of the ranks: one row a rank and forward."""
 
     rows: pd.DataFrame

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.ledger import Remedy
 from shardtoll.ledger.words.human import duration, size, some_time
@@ -15,8 +16,7 @@ CHOICES: Final = ("norm", "loss", "embedding", "optimizer")
 """Work that every rank of a group is often meant to repeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What is known of a family of operators that several ranks repeat."""
 
     why: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.exposed.exposed_remedies import LEAST_BUCKET_BYTES
@@ -19,8 +20,7 @@ MOST_BUCKET_BYTES: Final = 25 << 20
 """DDP's own `bucket_cap_mb`."""
 
 
-@dataclass(frozen=True, slots=True)
-class OneBucket:
+class OneBucket(Struct, frozen=True):
     """A model reduced as a whole, and what smaller buckets would hide. Per step."""
 
     message_bytes: int

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.analyzers.findings.needless.latency_bound import TINY_BYTES
 from shardtoll.analyzers.shared.ddp_options import no_buffers
@@ -14,8 +16,7 @@ from shardtoll.ledger.records import ddp_causes
 COUNTERFACTUAL: Final = "full overlap: the same transfers hidden behind the step's compute"
 
 
-@dataclass(frozen=True, slots=True)
-class _Advice:
+class _Advice(Struct, frozen=True):
     cause: str
     """What the cause begins with, as `FSDP.unshard`."""
     op: str | None

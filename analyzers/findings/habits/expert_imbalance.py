@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
@@ -41,8 +41,7 @@ REMEDY: Final = "\n".join(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """The exchanges of one place, and the waiting where they bring back."""
 
     there: pd.DataFrame

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.tally import Line, Tally, keep, tally
@@ -21,8 +21,7 @@ LEAST_STEPS: Final = 3
 FIGURES: Final = ("exposed_ns", "own_ns", "message_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Habit:
+class Habit(Struct, frozen=True):
     """Collectives of one place that each rank of their group issues in each step."""
 
     line: Line
@@ -34,8 +33,7 @@ class Habit:
     """The ranks of their group."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """What the collectives of one place cost per step, on the rank where that is most."""
 
     toll_ns: int | None

@@ -12,6 +12,7 @@ from shardtoll.analyzers.findings.needless.needless import (
     Told,
     candidates,
     findings,
+    none_needless,
     on_all_ranks,
     with_first,
     without_first,
@@ -71,6 +72,8 @@ def needless(context: Context) -> pd.DataFrame:
     What a reduce_scatter, its first reader, reduces again need not have been reduced before, if the two are
     one kind of reduction; else the second is needless.
     """
+    if not context.tells("input_hash"):
+        return none_needless(context)
     frame = equal_inputs(context)
     if frame.empty:
         return without_first(frame)

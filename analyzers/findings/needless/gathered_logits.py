@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.needless.needless import candidates, on_all_ranks
+from shardtoll.analyzers.findings.needless.needless import candidates, none_needless, on_all_ranks
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import hidden
@@ -38,6 +38,8 @@ def gathered(context: Context) -> pd.DataFrame:
 
     Those that DTensor inserts by itself are implicit redistributes.
     """
+    if not context.tells("loss_classes"):
+        return none_needless(context)
     frame = candidates(context, "all_gather")
     frame = keep(frame, ~hidden(frame))
     return on_all_ranks(frame, frame["loss_classes"].notna())

@@ -9,6 +9,7 @@ from shardtoll.analyzers.findings.needless.needless import (
     Told,
     candidates,
     findings,
+    none_needless,
     on_all_ranks,
     with_first,
     without_first,
@@ -30,6 +31,8 @@ def gathered_again(context: Context) -> pd.DataFrame:
     The input was cut from what the gather gives back and was not written to since. The whole is equal on all
     ranks: DTensor's placements call it replicated (`first` unknown), or an earlier collective gave it.
     """
+    if not context.tells("output_hash"):
+        return none_needless(context)
     frame = candidates(context, "all_gather", "all_reduce", "broadcast", "all_to_all")
     frame = keep(frame, frame["output_hash"].notna())
     if frame.empty:
@@ -58,6 +61,8 @@ def there_and_back(context: Context) -> pd.DataFrame:
     What the first gave lies untouched in the memory that the second sends. An expert that changes nothing as
     yet writes other memory.
     """
+    if not context.tells("output_hash"):
+        return none_needless(context)
     frame = candidates(context, "all_to_all")
     columns = ["input_hash", "output_hash", "output_content"]
     before = frame.groupby(list(PLACE))[columns].shift()
@@ -70,6 +75,8 @@ def there_and_back(context: Context) -> pd.DataFrame:
 @once
 def scattered_and_gathered(context: Context) -> pd.DataFrame:
     """Return the all_gathers of what the reduce_scatter before, their `first`, gave, as it was."""
+    if not context.tells("output_hash"):
+        return none_needless(context)
     frame = candidates(context, "reduce_scatter", "all_gather")
     first = pd.Series(frame.index, index=frame.index).groupby([frame[name] for name in PLACE]).shift()
     before = context.collectives.reindex(first)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.needless.needless_finding import (
@@ -18,6 +18,7 @@ from shardtoll.analyzers.findings.needless.needless_finding import (
     needless_findings,
 )
 from shardtoll.analyzers.findings.needless.redundant_collective import repeats
+from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import Line, keep, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Severity
@@ -34,8 +35,7 @@ SHOWN: Final = ("op", "phase", "seq", "caused_by_op", "source")
 KEYS: Final = ("op", "net", "phase", "caused_by_op", "parameters", "source", "first_op", "first_source")
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What is said of the collectives of one place."""
 
     what: str
@@ -54,10 +54,15 @@ def candidates(context: Context, *ops: str) -> pd.DataFrame:
     Wrappers' own, small ones and those that only repeat an earlier one are left out; `at` is when each was
     issued.
     """
+    frame = _candidates(context)
+    return keep(frame, frame["op"].isin(ops))
+
+
+@once
+def _candidates(context: Context) -> pd.DataFrame:
     frame = context.in_surveyed
     mask = (
-        frame["op"].isin(ops)
-        & frame["match_id"].notna()
+        frame["match_id"].notna()
         & (frame["group_size"] > 1)
         & (frame["message_bytes"] >= LEAST_BYTES).fillna(False)
         & ~frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
@@ -74,6 +79,11 @@ def on_all_ranks(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool
     kept = keep(frame, mask)
     ranks = kept.groupby("match_id")["rank"].transform("nunique")
     return keep(kept, ranks == kept["group_size"])
+
+
+def none_needless(context: Context) -> pd.DataFrame:
+    """Return what `without_first` returns, without rows: for records that do not tell what is needless."""
+    return without_first(context.in_surveyed.iloc[:0])
 
 
 def without_first(frame: pd.DataFrame) -> pd.DataFrame:

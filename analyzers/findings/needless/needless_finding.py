@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.layer_names import Names, pattern
@@ -20,8 +21,7 @@ from shardtoll.ledger.words.human import plural as times
 VALUES: Final = ("exposed_ns", "message_bytes", "used_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """What a title may say of the collectives of one place, in words."""
 
     place: str
@@ -33,8 +33,7 @@ class Subject:
     """Some message has more elements than a fingerprint looks at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
+class Story(Struct, frozen=True):
     """What is said of the collectives of one place."""
 
     title_end: str

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.needless.needless_finding import clauses
@@ -20,8 +21,7 @@ REDUNDANT: Final = "redundant-collective"
 _CONFIDENCES: Final[tuple[Confidence, ...]] = ("certain", "likely", "possible")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
+class _Fact(Struct, frozen=True):
     """What another finding says of collectives of a line."""
 
     finding: Finding

@@ -11,6 +11,7 @@ from shardtoll.analyzers.findings.needless.needless import (
     Told,
     candidates,
     findings,
+    none_needless,
     on_all_ranks,
     without_first,
 )
@@ -33,6 +34,8 @@ def partly_used(context: Context) -> pd.DataFrame:
     the rank had sent. Of wrappers' buffers, and where compiled code may have read unseen, what was read is
     unknown and nothing is said.
     """
+    if not context.tells("read_dimension"):
+        return none_needless(context)
     frame = candidates(context, "all_reduce", "all_gather")
     share = frame["used_bytes"] * frame["group_size"]
     own = (frame["used_bytes"] > 0) & (share == frame["message_bytes"]) & frame["read_dimension"].notna()

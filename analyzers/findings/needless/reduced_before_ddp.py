@@ -7,7 +7,13 @@ from typing import Any, Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.needless.needless import Told, findings, with_first, without_first
+from shardtoll.analyzers.findings.needless.needless import (
+    Told,
+    findings,
+    none_needless,
+    with_first,
+    without_first,
+)
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import Line, keep
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
@@ -29,6 +35,8 @@ def reduced_before(context: Context) -> pd.DataFrame:
     many bytes of them. Buckets of a model that is cut by hand, whose backward reduces activations, are equal
     too, and those reductions are needed.
     """
+    if not context.tells("input_hash"):
+        return none_needless(context)
     frame = context.in_surveyed
     frame = keep(frame, (frame["op"] == "all_reduce") & frame["match_id"].notna() & (frame["group_size"] > 1))
     frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))

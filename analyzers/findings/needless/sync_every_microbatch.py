@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.compute_dtypes import formats
 from shardtoll.analyzers.context.context import Context
@@ -277,8 +278,7 @@ def _one(line: Line) -> str:
     return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Advice:
+class _Advice(Struct, frozen=True):
     text: str
     code: str
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.pipelines.stage_lines import lines
@@ -13,8 +13,7 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """Ranks that do the same work as each other."""
 
     peers: Mapping[int, tuple[int, ...]]

@@ -8,12 +8,12 @@ fast as those: the slow ranks own what the job and each wait lose by that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.as_peers import Own
@@ -41,8 +41,7 @@ MOST: Final = 4
 """Slow ranks that are looked at, those with most time beyond their peers' first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """A rank that slows the job by itself. Times are means per step."""
 
     rank: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.replay.graph import Graph
 
@@ -17,8 +17,7 @@ FEWEST: Final = 3
 """Steps from which a median tells what is usual."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usual:
+class Usual(Struct, frozen=True):
     """A rank's own times in one step's graph, point by point, if that step were as its other steps."""
 
     busy_ns: Ints

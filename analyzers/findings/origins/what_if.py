@@ -6,10 +6,10 @@ those looked at, over the same with every rank so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.compared import as_recorded, compared, fixed, mean_ns
@@ -25,8 +25,7 @@ MOST_POINTS: Final = 4_000_000
 """Arrivals that are replayed for these figures: of larger jobs fewer ranks and stages are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slowdowns:
+class Slowdowns(Struct, frozen=True):
     """How many times as long the job takes; 1 is no slowdown."""
 
     job: float

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.replicas import Replicas
@@ -43,8 +43,7 @@ WHOLE: Final = ("size_class", *SKETCH_COLUMNS)
 Case = Literal["parts", "absent", "zero", "not-finite", "scale", "classes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """How the ranks of one tensor differ at one step."""
 
     case: Case

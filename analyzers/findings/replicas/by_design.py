@@ -10,11 +10,11 @@ time alone, a sum of which no look tells that it was divided, or one between ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.averages import verdict
@@ -33,8 +33,7 @@ WIDTHS = {"float64": 8, "float32": 4}
 """Bytes of an element; the other dtypes of parameters have two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
+class Design(Struct, frozen=True):
     """Why replicas differ."""
 
     unless: str | None

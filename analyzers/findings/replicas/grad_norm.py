@@ -8,11 +8,11 @@ sum of squares that the program adds up over ranks itself, known by its value.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import EPS, WHOLE, rows_of, whole_contents
@@ -148,8 +148,7 @@ def _still_apart(context: Context, rows: pd.DataFrame) -> bool:
 # -- sums of squares that the program added up --------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
+class _Sum(Struct, frozen=True):
     step: int
     sent: dict[int, float]
     got: dict[int, float]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import (
@@ -40,8 +41,7 @@ RANKS_SHOWN: Final = 16
 PROOF: Final = "invariant: replicas must hold equal gradients"
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
+class Apart(Struct, frozen=True):
     """Replicas whose gradients differ."""
 
     replicas: Replicas

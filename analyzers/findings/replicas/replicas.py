@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.local_parameters import exchanged, pipelined
@@ -26,8 +26,7 @@ NEAR: Final = 0.1
 at 2; that eight numbers of a sketch tell 0.1 instead has a chance of 1 in 20,000 a parameter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
+class Replicas(Struct, frozen=True):
     """Ranks that hold one tensor, which therefore must hold equal values."""
 
     name: str
@@ -188,8 +187,7 @@ def _dim_of(context: Context, ranks: tuple[int, ...]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
+class _Start(Struct, frozen=True):
     """How plain parameters began: which ranks held equal values at the first look."""
 
     equal: dict[str, list[tuple[int, ...]]]

@@ -6,11 +6,11 @@ averages parameters follows the optimizer, or comes before the forward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import BACKWARD as PASSES
@@ -24,8 +24,7 @@ BEFORE: Final = -1
 LINE: Final = ["source", "op", "group"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Struct, frozen=True):
     """What one line added up over some ranks in one step, one rank's part of it."""
 
     step: int

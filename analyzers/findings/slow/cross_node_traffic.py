@@ -9,12 +9,12 @@ in these steps, the finding is possible and says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.mesh_layouts import (
@@ -51,8 +51,7 @@ MOST_DIMS: Final = 6
 """Orders of more dimensions are not tried: 720 is enough, and no mesh has more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Traffic:
+class _Traffic(Struct, frozen=True):
     """What moves along one dimension, on the rank where that is most."""
 
     name: str | None
@@ -65,8 +64,7 @@ class _Traffic:
     """Any record of the run holds a collective of it, in these steps or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(Struct, frozen=True):
     """One order of the mesh's dimensions, and what it costs a step."""
 
     order: tuple[int, ...]

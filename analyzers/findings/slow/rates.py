@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.findings.slow.contrasts import BESIDE, doubling_explains
 from shardtoll.analyzers.findings.slow.reasons import BY_PATTERN, Floats, Reason, Slow
@@ -22,8 +22,7 @@ _NAME: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What the name of a communication kernel says of how it ran; None where the name proves nothing.
 
     NCCL compiles one kernel for many: its name ends in LL whatever protocol runs, and says RING for

@@ -8,12 +8,12 @@ could come about by chance, so it counts less.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.roofline import Cost, Placement
@@ -33,8 +33,7 @@ LEAST_EACH: Final = 3
 """Collectives with and without, to tell them apart by their medians."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """One explanation, with numbers that a reader can check."""
 
     name: str
@@ -48,8 +47,7 @@ class Reason:
     evidence: tuple[Evidence, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
+class Slow(Struct, frozen=True):
     """The collectives of one op and net, one row each as `transfers.judged` makes them."""
 
     context: Context
@@ -97,8 +95,7 @@ class Slow:
         return 0.0 if excess <= 0 else float(np.clip(1 - np.abs(took - time_ns).sum() / excess, 0, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Contrast:
+class Contrast(Struct, frozen=True):
     """Collectives of the same op and about the same size that have something, and others that have not."""
 
     having: float

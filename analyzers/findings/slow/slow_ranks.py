@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.findings.slow.nodes import Nodes, nodes_of
 from shardtoll.analyzers.findings.slow.reasons import LEAST_EACH, Reason, Slow, contrast
@@ -21,8 +21,7 @@ NOT_ONE: Final = 0.95
 """What it counts where several ranks, or several hosts, could be the one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspect:
+class _Suspect(Struct, frozen=True):
     """Who may be slow."""
 
     name: str

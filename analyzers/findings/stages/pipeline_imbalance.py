@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
@@ -34,8 +34,7 @@ WARNING_SHARE: Final = 0.05
 _ING: Final = {"compute": "computing", "work": "working"}
 
 
-@dataclass(frozen=True, slots=True)
-class Imbalance:
+class Imbalance(Struct, frozen=True):
     """The pipeline whose slowest stage computes most beyond its mean. Times per step, in ns."""
 
     slowest: tuple[int, ...]

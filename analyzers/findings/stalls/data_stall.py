@@ -6,11 +6,11 @@ that stands by the step that follows: its share is of step and wait, the time fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stalls.stalled import NAMED, WARNING_SHARE, costs, finding, lost, often
@@ -73,8 +73,7 @@ def _idle(context: Context) -> list[Finding]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """What each rank waits per step, in ns, by rank."""
 
     before: pd.Series[float]

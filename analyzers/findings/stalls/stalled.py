@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
@@ -26,8 +27,7 @@ NAMES_SHOWN: Final = 5
 VALUES: Final = ("lost_ns", "count", "total_ns", "bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """One kind of lost time at one place."""
 
     line: Line

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
@@ -39,8 +39,7 @@ def named(rows: pd.DataFrame) -> list[int]:
     return [int(rank) for rank in share.index[share >= max(MOST_OF_IT, 1.5 / ranks_there)]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """The waiting that one finding bills."""
 
     rank: int | None

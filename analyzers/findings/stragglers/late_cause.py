@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers import late_remedies
@@ -18,8 +18,7 @@ from shardtoll.ledger import Evidence, Where
 from shardtoll.ledger.words.human import duration
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """What a late rank did longer than the others."""
 
     part: str | None = None

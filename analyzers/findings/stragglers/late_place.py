@@ -7,11 +7,11 @@ between two. A late rank was late in the piece that it has most longer than the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.tally import keep, text
@@ -28,8 +28,7 @@ SIDES: Final = ("phase", "module", "op")
 PIECE: Final = ("gap", *(f"before_{name}" for name in SIDES), *SIDES)
 
 
-@dataclass(frozen=True, slots=True)
-class LatePlace:
+class LatePlace(Struct, frozen=True):
     """The piece of its steps that a late rank has longer than others."""
 
     where: Where

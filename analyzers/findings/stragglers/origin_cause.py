@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
@@ -16,8 +16,7 @@ from shardtoll.ledger.words.human import duration
 from shardtoll.ledger.words.human import plural as times
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCause:
+class OwnCause(Struct, frozen=True):
     """What a rank has most more of than those that do the same work, or than in its other steps."""
 
     part: str | None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.over_steps import FEWEST
@@ -22,8 +22,7 @@ MOST_STEPS: Final = 0.5
 """Part of the steps that may be slow: of more a rank's median says nothing of the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowSteps:
+class SlowSteps(Struct, frozen=True):
     """The steps in which a rank takes longer than in its others, while other ranks do not."""
 
     steps: tuple[int, ...]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from shardtoll.analyzers.hang.standing.victims import gave_up, lost_by_words, lost_peer, timed_out
 from shardtoll.ledger.answers.hang import Standing
@@ -32,8 +33,7 @@ class Key(tuple[str, tuple[int, ...]]):
         return hash((name, len(ranks), ranks[:1], ranks[-1:]))
 
 
-@dataclass(slots=True)
-class Rank:
+class Rank(Struct):
     """One rank's flight, with what the whole job says of it."""
 
     flight: RankFlight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
 from shardtoll.analyzers.hang.standing.job import Job
@@ -11,8 +11,7 @@ from shardtoll.analyzers.hang.standing.sorts import OTHER_SIDE
 from shardtoll.ledger.records.flight import FlightCall
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """What one rank waits in, and for whom."""
 
     rank: int

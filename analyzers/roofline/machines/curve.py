@@ -17,6 +17,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from msgspec import Struct
+
 from shardtoll.ledger.measured.measured import FEW, CurvePoint, Timings, summarize
 from shardtoll.ledger.records.volume import OPS
 
@@ -183,8 +185,7 @@ def merged(curves: Iterable[Curve]) -> tuple[Curve, ...]:
     return tuple(kept[key] for key in sorted(kept, key=lambda key: (OPS.index(key[0]), *key[1:])))
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """A monotone cubic through (place, height), its slope at each."""
 
     places: Sequence[float]

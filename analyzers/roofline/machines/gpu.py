@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.quantity import Quantity
 from shardtoll.analyzers.roofline.machines.table import Table, is_text, read_file, read_toml
@@ -20,8 +21,7 @@ PEAK_DTYPES: Final = ("float32", "tf32", "bfloat16", "float16", "float8")
 """What peaks are given for; tf32 is float32 matmuls where torch allows TensorFloat-32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One kind of accelerator. Peaks are dense, without structured sparsity."""
 
     name: str

@@ -6,8 +6,9 @@ People write `8x CX-7 IB NDR400`, `EFAv2 32x100G`, `2x Slingshot-11 200G` or `3.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.fabric import InterKind
 
@@ -47,8 +48,7 @@ _NOISE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkWords:
+class NetworkWords(Struct, frozen=True):
     """What was said; None where nothing was."""
 
     kind: InterKind | None = None

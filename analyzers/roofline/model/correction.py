@@ -7,17 +7,16 @@ to vary between machines of a kind. Robust (soft L1 on relative errors), by Leve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """Factors on the parts of a candidate's time; all 1: the model as it is."""
 
     latency: float = 1.0

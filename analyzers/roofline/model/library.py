@@ -9,6 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final, cast
 
+from msgspec import Struct
+
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
 from shardtoll.analyzers.roofline.machines.quantity import Certainty, Quantity
 from shardtoll.analyzers.roofline.machines.table import read_toml
@@ -25,8 +27,7 @@ Protocol = str
 """One of NCCL's protocols, `LL`, `LL128`, `Simple`; empty for a library that has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What holds for all versions before one."""
 
     before: Version

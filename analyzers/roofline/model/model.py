@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
 from shardtoll.analyzers.roofline.model.candidate import Candidate, Floats
@@ -43,8 +44,7 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
 """One idea a function; each returns nothing for an op it does not do. A library names those it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The candidate taken for each of some message sizes."""
 
     time_ns: Floats

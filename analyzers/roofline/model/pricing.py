@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.curve import Curve
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
@@ -45,8 +45,7 @@ Basis = Literal["measured", "transferred", "model"]
 model: published figures of the links and constants of the library only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """Times in ns, not rounded."""
 
     time_ns: float
@@ -58,15 +57,13 @@ class Price:
     basis: Basis
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
+class _Fit(Struct, frozen=True):
     correction: Correction
     nodes: tuple[int, ...]
     """Numbers of hosts that it was fitted on; none: there was nothing to fit it on."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Modelled:
+class _Modelled(Struct, frozen=True):
     """What the model says of some message sizes, in ns; of the band the logarithms to both sides."""
 
     choice: Choice

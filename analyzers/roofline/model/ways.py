@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
 from shardtoll.analyzers.roofline.model.cost import Cost, pricing_of
 from shardtoll.analyzers.roofline.model.place import Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """One algorithm with one protocol."""
 
     algorithm: str

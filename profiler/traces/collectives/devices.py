@@ -6,11 +6,12 @@ its rank and drives several devices keeps the one that does most; the others are
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.profiler.traces.collectives.comms import ranks_in
@@ -28,8 +29,7 @@ _MOST_DEVICES: Final = 256
 """Devices of one file that are ranks: the file is read once for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One device, and the host process that drives it."""
 
     device: int

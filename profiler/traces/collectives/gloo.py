@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.profiler.traces.collectives.comms import op_of
 from shardtoll.profiler.traces.collectives.link import Linked
@@ -28,8 +29,7 @@ _THREADS: Final = 2
 """Threads on which torch runs a group's requests to gloo: so many may begin out of order."""
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(Struct, eq=False):
     """A `c10d::` operator that asks for a collective."""
 
     begun_ns: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.ledger.records.record import MOST_RANKS, Group
 from shardtoll.profiler.traces.collectives.comms import UNKNOWN, ranks_in
@@ -18,8 +19,7 @@ ASSUMED: Final = "assumed the default group"
 _MESH: Final = re.compile(r"mesh_(?!default)(\w+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A collective's group; `size` is None where unknown, `ranks` empty where unknown."""
 
     name: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError, first_line
@@ -23,8 +24,7 @@ HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What a kernel is; `op` is None where its name does not tell."""
 
     what: What
@@ -40,8 +40,7 @@ _LONGEST: Final = 2000
 """Patterns are tried on that much of a name at most, those with several `.*` on less."""
 
 
-@dataclass(slots=True)
-class KernelTable:
+class KernelTable(Struct):
     """Patterns in order; each distinct name is looked up once."""
 
     entries: tuple[tuple[re.Pattern[str], Kind], ...]

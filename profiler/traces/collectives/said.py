@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.profiler.traces.collectives.comms import BACKENDS
 from shardtoll.profiler.traces.file.trace_columns import I32, I64, CommArgs, HostWork, Trace
@@ -15,8 +16,7 @@ NOTHING: Final = CommArgs()
 _FIELDS: Final = tuple(item.name for item in fields(CommArgs))
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """Events on the host that describe a collective, in order of start."""
 
     start_ns: I64

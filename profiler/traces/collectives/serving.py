@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.ledger.records.record import SERVES, Workload
 from shardtoll.profiler.traces.file.trace_columns import Trace
@@ -15,8 +15,7 @@ from shardtoll.profiler.traces.file.trace_columns import Trace
 PREFILL, DECODE, MIXED = SERVES
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """What one step of an inference engine worked on."""
 
     kind: str | None
@@ -24,8 +23,7 @@ class Served:
     requests: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """One annotated step."""
 
     start_ns: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.profiler.traces.collectives.serving import Served, marks
 from shardtoll.profiler.traces.file.trace_columns import I64, HostWork, Trace
@@ -14,8 +14,7 @@ from shardtoll.profiler.traces.file.trace_columns import I64, HostWork, Trace
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """Steps in order of their first instant. A step is known by its place; `none` stands for no step."""
 
     numbers: tuple[int, ...]

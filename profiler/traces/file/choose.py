@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from shardtoll.profiler.traces.file.columns import (
     DURATION_LIMIT_US,
@@ -54,8 +54,7 @@ _STEP: Final = "ProfilerStep"
 _MOST_CATEGORIES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Events of one category, to be kept."""
 
     category: str
@@ -64,8 +63,7 @@ class Rows:
     end_ns: I64
 
 
-@dataclass(slots=True)
-class Chooser:
+class Chooser(Struct):
     """Sorts events by category and drops what says nothing; remembers spans that are still open."""
 
     has_device: bool

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 HINT: Final = "name a trace that torch.profiler exported"
 KINETO: Final = "record the run with torch.profiler and name what prof.export_chrome_trace() wrote"
@@ -16,8 +17,7 @@ _HEAD_BYTES: Final = 4096
 """So much is enough to tell a binary format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """What a file is."""
 
     what: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 MOST_ELEMENTS: Final = 2**50
 """A tensor of more is a damaged number."""
@@ -35,8 +35,7 @@ _TYPES: Final = {
 """As traces write a C++ type -> as `Compute.shapes` does, and its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """One tensor that was handed to an operator."""
 
     dtype: str
@@ -51,8 +50,7 @@ class Operand:
         return next(size for name, size in _TYPES.values() if name == self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """What an operator was given, by position; None for what is no tensor, or one of unknown type."""
 
     operands: tuple[Operand | None, ...]

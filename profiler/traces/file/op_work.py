@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shardtoll.profiler.traces.file.op_shapes import Inputs, Operand
 
@@ -67,8 +68,7 @@ write as much only where that gradient is asked for, so those count without it."
 _COPY: Final = "aten::copy_"
 
 
-@dataclass(frozen=True, slots=True)
-class OpWork:
+class OpWork(Struct, frozen=True):
     """What one call does; None where it is not known."""
 
     flops: int | None

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
 from decimal import InvalidOperation
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from shardtoll.profiler.traces.file import window as window_module
 from shardtoll.profiler.traces.file.event import (
@@ -40,8 +40,7 @@ _END: Final = re.compile(rb"\}\s*\](?=\s*(?:,\s*\"|\}|\Z))")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(Struct):
     """Events that follow each other in the file."""
 
     events: list[Any]

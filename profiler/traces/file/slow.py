@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from shardtoll.profiler.traces.file.event import ExactEvent, forgive, mended, slow_decoder, unfinished
 
@@ -17,8 +18,7 @@ _STRETCH: Final = 32 << 10
 """Characters between two moves of the start of a text: a decoder that fails counts its lines from there."""
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(Struct):
     """What a text of events gave."""
 
     events: list[ExactEvent] = field(default_factory=list)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
+
+from msgspec import Struct
 
 from shardtoll.ledger.records.errors import ShardtollError, TraceError, first_line
 
@@ -21,8 +22,7 @@ _DATABASE: Final = b"SQLite format 3\0"
 _HINT: Final = "name a trace file, a folder or a glob of traces, or an address such as s3://bucket/traces"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A trace file that was found, not opened yet."""
 
     address: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import zstandard
 from isal import isal_zlib
+from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError
 
@@ -32,8 +32,7 @@ ZSTD_WINDOW_BYTES: Final = 128 << 20
 """The most memory a zstd frame may ask for."""
 
 
-@dataclass(slots=True)
-class Flow:
+class Flow(Struct):
     """How a stream ended."""
 
     cut: str | None = None

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -22,8 +23,7 @@ SET: Final = 2
 """Kinds of device work: a kernel, a memory copy, a memory set."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
+class GroupInfo(Struct, frozen=True):
     """A process group as the trace's `distributedInfo` or a collective's args describe it."""
 
     name: str
@@ -137,8 +137,7 @@ class HostWork:
     """Number into `Trace.comm_args`, for events that describe a collective."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpKind:
+class OpKind(Struct, frozen=True):
     """An operator with the inputs that one or more of its calls had, still as written."""
 
     name: str

@@ -15,10 +15,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.profiler.traces.job import entry
@@ -40,8 +41,7 @@ _CODE: Final = ("shardtoll.ledger", "shardtoll.profiler.traces")
 """Packages that results depend on, with all rooms below them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultsFolder:
+class ResultsFolder(Struct, frozen=True):
     """Where results go."""
 
     folder: Path | None

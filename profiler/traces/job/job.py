@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError, UsageError
 from shardtoll.ledger.records.record import Group, Notice, Run
@@ -35,8 +36,7 @@ _SHARE: Final = 2
 """A pool is worth its start from that many files on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One job as its traces tell it."""
 
     name: str
@@ -50,8 +50,7 @@ class Job:
     """(address, reason) of the traces that are not part of it: unreadable, or of something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far the reading is. Files from the cache count as read."""
 
     files: int

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
+
 from shardtoll.ledger.records.errors import ShardtollError
 from shardtoll.profiler.traces.job import cache
 from shardtoll.profiler.traces.job.entry import Entry, Facts, write
@@ -38,8 +40,7 @@ class Options:
         return replace(self, part=part, digest=f"{self.digest} part {part}")
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One trace to read; small, and can be sent to any process."""
 
     file: TraceFile

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.ledger.records import ddp_causes
 from shardtoll.ledger.records.record import PHASES
@@ -53,8 +54,7 @@ class Cause:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Where each piece of device work comes from."""
 
     phase: npt.NDArray[np.int8]

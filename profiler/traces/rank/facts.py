@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.profiler.traces.collectives.gloo import spans
 from shardtoll.profiler.traces.collectives.issued import issued, uses_device
@@ -27,8 +26,7 @@ from shardtoll.profiler.traces.rank.split import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """One trace, worked out."""
 
     trace: Trace

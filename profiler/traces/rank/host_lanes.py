@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.facts import Facts
@@ -23,12 +23,17 @@ _OVERLAP: Final = 0.01
 """Threads whose calls overlap the others' by a smaller share take turns with them."""
 
 
-@dataclass(slots=True)
-class HostRows:
+HOST_KINDS: Final = ("launch", "sync", "data")
+_LAUNCH, _SYNC, _DATA = range(3)
+
+
+class HostRows(Struct):
     """Events of the host in columns, in order of start on each thread."""
 
-    kind: list[str]
-    name: list[str]
+    kind: I64
+    """Place in `HOST_KINDS`."""
+    name: I64
+    """Place in `Trace.names`; -1 for launches, whose work has the name."""
     start_ns: I64
     end_ns: I64
     thread: I64
@@ -36,7 +41,12 @@ class HostRows:
     """Row in `Trace.calls`; -1 for what is no call."""
     awaits: I64
     """Row of the device work that it waited for; -1 for none."""
-    is_launch: npt.NDArray[np.bool_]
+
+    @property
+    def is_launch(self) -> npt.NDArray[np.bool_]:
+        """Which of the events are launches."""
+        launches: npt.NDArray[np.bool_] = self.kind == _LAUNCH
+        return launches
 
 
 def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -> HostRows:
@@ -53,49 +63,35 @@ def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     start, end = calls.start_ns[chosen], calls.end_ns[chosen]
     awaits = _awaited(facts, rows, chosen, syncs[chosen])
-    kinds, names, starts, ends, threads, call, awaited = [], [], [], [], [], [], []
+    is_launch = launching[chosen]
+    usual = int(np.median((end - start)[is_launch])) if is_launch.any() else 0
+    waits = awaits >= 0
+    returns = np.minimum(end, start + usual)
+    own = np.flatnonzero(is_launch)
+    rest = np.flatnonzero(waits | ~is_launch)
+    fetches = _fetches(facts, main, first_ns, last_ns, start[calls.thread[chosen] == main])
+    begun, ended, named = (np.array(each, dtype=np.int64) for each in _columns_of(fetches))
+    none = np.full(len(fetches), -1, dtype=np.int64)
+    parts = {
+        "kind": (np.full(len(own), _LAUNCH), np.full(len(rest), _SYNC), np.full(len(fetches), _DATA)),
+        "name": (np.full(len(own), -1), calls.name[chosen[rest]], named),
+        "start_ns": (start[own], np.where(is_launch, returns, start)[rest], begun),
+        "end_ns": (np.where(waits, returns, end)[own], end[rest], ended),
+        "thread": (calls.thread[chosen[own]], calls.thread[chosen[rest]], none + 1 + main),
+        "call": (chosen[own], np.full(len(rest), -1), none),
+        "awaits": (np.full(len(own), -1), awaits[rest], none),
+    }
+    columns = {name: np.concatenate(each).astype(np.int64) for name, each in parts.items()}
+    # Of equal starts a call's own part comes first, then the rest of it, then fetches.
+    turn = np.concatenate((2 * own, 2 * rest + 1, np.full(len(fetches), 2 * len(chosen))))
+    order = np.lexsort((turn, columns["start_ns"]))
+    made = HostRows(**{name: column[order] for name, column in columns.items()})
+    made.end_ns = np.maximum(made.start_ns, made.end_ns)
+    return made
 
-    def add(kind: str, name: str, begin: int, finish: int, thread: int, number: int, work: int) -> None:
-        kinds.append(kind)
-        names.append(name)
-        starts.append(begin)
-        ends.append(max(begin, finish))
-        threads.append(thread)
-        call.append(number)
-        awaited.append(work)
 
-    usual = int(np.median((end - start)[launching[chosen]])) if launching.any() else 0
-    for number, begin, finish, thread, work in zip(
-        chosen.tolist(),
-        start.tolist(),
-        end.tolist(),
-        calls.thread[chosen].tolist(),
-        awaits.tolist(),
-        strict=True,
-    ):
-        is_launch = bool(launching[number])
-        if is_launch:
-            own = finish if work < 0 else min(finish, begin + usual)
-            add("launch", "", begin, own, thread, number, -1)
-        if work >= 0 or not is_launch:
-            since = min(finish, begin + usual) if is_launch else begin
-            add("sync", trace.names[calls.name[number]], since, finish, thread, -1, work)
-    for begin, finish, name in _fetches(facts, main, first_ns, last_ns, start[calls.thread[chosen] == main]):
-        add("data", name, begin, finish, main, -1, -1)
-    order = np.argsort(np.array(starts, dtype=np.int64), kind="stable")
-    start_ns, end_ns, of_thread, of_call, awaits = (
-        np.array(each, dtype=np.int64)[order] for each in (starts, ends, threads, call, awaited)
-    )
-    return HostRows(
-        kind=[kinds[place] for place in order],
-        name=[names[place] for place in order],
-        start_ns=start_ns,
-        end_ns=end_ns,
-        thread=of_thread,
-        call=of_call,
-        awaits=awaits,
-        is_launch=np.array([kind == "launch" for kind in kinds], dtype=np.bool_)[order],
-    )
+def _columns_of(fetches: list[tuple[int, int, int]]) -> tuple[list[int], list[int], list[int]]:
+    return [each[0] for each in fetches], [each[1] for each in fetches], [each[2] for each in fetches]
 
 
 def _awaited(facts: Facts, rows: I64, chosen: I64, syncs: npt.NDArray[np.bool_]) -> I64:
@@ -124,8 +120,8 @@ def _awaited(facts: Facts, rows: I64, chosen: I64, syncs: npt.NDArray[np.bool_])
     return made
 
 
-def _fetches(facts: Facts, main: int, first_ns: int, last_ns: int, called: I64) -> list[tuple[int, int, str]]:
-    """Return when the training thread fetched batches, up to the first call within."""
+def _fetches(facts: Facts, main: int, first_ns: int, last_ns: int, called: I64) -> list[tuple[int, int, int]]:
+    """Return when the training thread fetched batches, up to the first call within, and the name's place."""
     names = matching(facts.trace, FETCH)
     made = []
     until = 0
@@ -140,7 +136,7 @@ def _fetches(facts: Facts, main: int, first_ns: int, last_ns: int, called: I64) 
             if place < len(called):
                 finish = min(finish, int(called[place]))
             if begin >= until and finish > begin:
-                made.append((begin, finish, facts.trace.names[work.name[row]]))
+                made.append((begin, finish, int(work.name[row])))
                 until = finish
     return made
 

@@ -8,11 +8,11 @@ that none of the others explains is a `launch` if the work after it was launched
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from shardtoll.ledger.records.stall import IDLE_KINDS, SHORT_GAP_NS
 from shardtoll.profiler.traces.collectives.stacks import innermost, nests
@@ -33,8 +33,7 @@ _BLOCKING_COPY: Final = re.compile(r"DtoH.*Pageable")
 _READS: Final = re.compile(r"^aten::(item|_local_scalar_dense|nonzero)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Reasons:
+class Reasons(Struct, frozen=True):
     """Intervals that explain idle time, in columns."""
 
     kind: I64
@@ -47,8 +46,7 @@ class Reasons:
     thread: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """The timeline in pieces: each has a layer (idle ones a kind of idle) and a step."""
 
     edges_ns: I64

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.records.stall import Leadup
@@ -20,8 +20,7 @@ _PARTS: Final = ((COMPUTE,), (COMM, LOOKALIKE), (MOVE,), (DATA,), (SYNC,), (BUBB
 """Layers that make up compute, other collectives, copies, data, sync and host of a lead-up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Most:
+class Most(Struct, frozen=True):
     """What had the most kernel time in a lead-up."""
 
     phase: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.ledger.records.record import MOST_RANKS, Notice, Run, Step
@@ -31,8 +31,7 @@ from shardtoll.profiler.traces.rank.timeline import events, most_events
 from shardtoll.profiler.traces.rank.worlds import Unsized, least_world, placing_notices, unsized
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """One rank, worked out."""
 
     ledger: Ledger

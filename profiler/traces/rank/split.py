@@ -9,10 +9,10 @@ run. Where something was launched already and only begins later, they go to its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from shardtoll.profiler.traces.collectives.steps import Steps
 from shardtoll.profiler.traces.file.trace_columns import I8, I64
@@ -29,8 +29,7 @@ _BEFORE_NS: Final = -(2**62)
 """Before every instant of a trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(Struct, frozen=True):
     """Pieces of work in columns: their time, and the place of the step that launched them."""
 
     start_ns: I64
@@ -38,8 +37,7 @@ class Busy:
     owner: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Gaps:
+class Gaps(Struct, frozen=True):
     """Times in which the device did nothing before a piece of work, in order."""
 
     start_ns: I64
@@ -50,8 +48,7 @@ class Gaps:
     """Step of that work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """The timeline in segments, and what each step and each collective got of it."""
 
     edges_ns: I64

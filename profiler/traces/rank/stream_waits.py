@@ -15,6 +15,7 @@ from collections import defaultdict
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.facts import Facts
@@ -67,7 +68,7 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
         since[here] = at_ns
         work[here][0].append(at_ns)
         work[here][1].append(place)
-    free = _free_ns(start, end, stream)
+    free = _free_ns(device.start_ns[seen], device.end_ns[seen], device.stream[seen]).tolist()
     made: Pairs = []
     for pair in candidates.values():
         sound = [each for each in pair if end[each[1]] <= start[each[0]] + _SLACK_NS]
@@ -97,11 +98,11 @@ def _last_call(times: list[int], taken: set[int], since: int, until: int) -> int
     return None
 
 
-def _free_ns(start: list[int], end: list[int], stream: list[int]) -> list[int]:
+def _free_ns(start: I64, end: I64, stream: npt.NDArray[np.integer]) -> I64:
     """Return for each work when its stream had done all before it."""
-    free: dict[int, int] = {}
-    made = [0] * len(start)
-    for place in sorted(range(len(start)), key=lambda each: (start[each], end[each])):
-        made[place] = free.get(stream[place], -(2**62))
-        free[stream[place]] = max(made[place], end[place])
+    made = np.full(len(start), -(2**62), dtype=np.int64)
+    order = np.lexsort((end, start))
+    for one in np.unique(stream).tolist():
+        mine = order[stream[order] == one]
+        made[mine[1:]] = np.maximum.accumulate(end[mine])[:-1]
     return made

@@ -5,19 +5,20 @@ Only of traces with a device; of long recordings as many whole steps as `MOST_EV
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardtoll.ledger.records.columns import column
+from shardtoll.ledger.records.columns import column, int_column, word_column
+from shardtoll.ledger.records.event import EVENT_KINDS
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import SCHEMAS, to_table
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.causes import Work
 from shardtoll.profiler.traces.rank.facts import Facts
-from shardtoll.profiler.traces.rank.host_lanes import host_rows, lanes_of
+from shardtoll.profiler.traces.rank.host_lanes import HOST_KINDS, host_rows, lanes_of
 from shardtoll.profiler.traces.rank.phases import Phases
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.rank.stream_waits import stream_waits
@@ -26,7 +27,9 @@ MOST_EVENTS: Final = 60_000
 """Events of one rank that are kept; a job of many ranks keeps fewer of each, see `most_events`."""
 _OF_A_JOB: Final = 3_000_000
 _NAME: Final = 60
-_KIND: Final = {COMPUTE: "compute", COMM: "collective", LOOKALIKE: "unclassified", MOVE: "copy"}
+_LAYERS: Final = {COMPUTE: "compute", COMM: "collective", LOOKALIKE: "unclassified", MOVE: "copy"}
+_OF_LAYER: Final = np.array([EVENT_KINDS.index(_LAYERS[layer]) for layer in sorted(_LAYERS)])
+_OF_HOST: Final = np.array([EVENT_KINDS.index(kind) for kind in HOST_KINDS])
 
 
 def most_events(world_size: int) -> int:
@@ -61,12 +64,11 @@ def events(facts: Facts, phases: Phases, work: Work, rank: int, epoch_ns: int, m
     call_index = np.full(len(calls.start_ns) + 1, -1, dtype=np.int64)
     call_index[host.call[host.is_launch]] = np.flatnonzero(host.is_launch)
     total = count + len(rows) + len(waits)
-    text: list[list[Any]] = [[None] * total for _ in range(4)]
-    kind, name, phase, module = text
     numbers = {
         key: np.full(total, -1, dtype=np.int64)
-        for key in ("stream", "thread", "launch", "awaits", "collective")
+        for key in ("stream", "thread", "launch", "awaits", "collective", "name", "module")
     }
+    kind, phase = np.full(total, EVENT_KINDS.index("wait")), np.zeros(total, dtype=np.int64)
     start, lasted = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
     step = np.full(total, facts.steps.none, dtype=np.int64)
     # The host.
@@ -74,47 +76,48 @@ def events(facts: Facts, phases: Phases, work: Work, rank: int, epoch_ns: int, m
     step[:count] = facts.steps.at(host.start_ns)
     numbers["thread"][:count] = lanes_of(host)
     numbers["awaits"][:count] = np.where(host.awaits >= 0, place_of[host.awaits], -1)
-    host_phase = phases.at(host.thread, host.start_ns)
-    kind[:count] = host.kind
-    name[:count] = host.name
-    phase[:count] = [PHASES[number] for number in host_phase.tolist()]
+    kind[:count] = _OF_HOST[host.kind]
+    phase[:count] = phases.at(host.thread, host.start_ns)
+    numbers["name"][:count] = host.name
     # The device.
     start[index], lasted[index] = device.start_ns[rows], device.end_ns[rows] - device.start_ns[rows]
     step[index] = facts.owner[rows]
     numbers["stream"][index] = _streams(facts, rows)
     numbers["launch"][index] = np.where(launch >= 0, call_index[launch], -1)
     numbers["collective"][index] = _collectives(facts, rows)
-    names = _names(facts, rows)
-    for place, row, number in zip(index.tolist(), rows.tolist(), work.phase[rows].tolist(), strict=True):
-        kind[place] = _KIND[int(facts.layer[row])]
-        phase[place] = PHASES[number]
-    for place, text_of, number in zip(index.tolist(), names, work.module[rows].tolist(), strict=True):
-        name[place] = text_of
-        module[place] = work.name_of(number) if number >= 0 else None
+    kind[index] = _OF_LAYER[facts.layer[rows]]
+    phase[index] = work.phase[rows]
+    numbers["name"][index] = _names(facts, rows)
+    numbers["module"][index] = work.module[rows]
     # The waits of streams.
     start[wait_index] = device.start_ns[waiting]
     step[wait_index] = facts.owner[waiting]
     numbers["stream"][wait_index] = numbers["stream"][index[mine]]
-    numbers["launch"][wait_index] = -1
     numbers["awaits"][wait_index] = place_of[np.array([pair[1] for pair in waits], dtype=np.int64)]
-    for place, number in zip(wait_index.tolist(), work.phase[waiting].tolist(), strict=True):
-        kind[place], name[place], phase[place] = "wait", "", PHASES[number]
-    ints: dict[str, list[Any]] = {key: _nulls(values, -1) for key, values in numbers.items()}
-    steps = [*facts.steps.numbers, None]
-    columns: dict[str, list[Any]] = {
-        **ints,
-        "step": [steps[number] for number in step.tolist()],
-        "rank": [rank] * total,
-        "index": list(range(total)),
-        "kind": kind,
-        "name": name,
-        "phase": phase,
-        "module": module,
-        "start_ns": (start - epoch_ns).tolist(),
-        "duration_ns": lasted.tolist(),
+    phase[wait_index] = work.phase[waiting]
+    names, modules = numbers.pop("name"), numbers.pop("module")
+    of_steps = np.array([*facts.steps.numbers, 0], dtype=np.int64)
+    columns = {
+        **{key: int_column(values, values >= 0) for key, values in numbers.items()},
+        "step": int_column(of_steps[step], step != facts.steps.none),
+        "rank": int_column(np.full(total, rank, dtype=np.int64)),
+        "index": int_column(np.arange(total)),
+        "kind": word_column(kind, EVENT_KINDS),
+        "name": _words(names, lambda number: _name(facts, number), missing=""),
+        "phase": word_column(phase, PHASES),
+        "module": _words(modules, work.name_of),
+        "start_ns": int_column(start - epoch_ns),
+        "duration_ns": int_column(lasted),
     }
     schema = SCHEMAS["events"]
-    return pa.Table.from_arrays([column(columns[item.name], item.type) for item in schema], schema=schema)
+    return pa.Table.from_arrays([columns[item.name] for item in schema], schema=schema)
+
+
+def _words(numbers: I64, word_of: Callable[[int], str | None], *, missing: str | None = None) -> pa.Array:
+    """Return the words of these numbers as a column; `missing` for -1."""
+    used, place = np.unique(numbers, return_inverse=True)
+    words = [missing if number < 0 else word_of(number) for number in used.tolist()]
+    return column(words, pa.string()).take(int_column(place))
 
 
 def _window(facts: Facts, most: int) -> tuple[int, int]:
@@ -178,18 +181,24 @@ def _collectives(facts: Facts, rows: I64) -> I64:
     return made
 
 
-def _names(facts: Facts, rows: I64) -> list[str]:
-    """Return for each work the operator that launched it, else the kernel."""
-    device, calls, operators = facts.trace.device, facts.trace.calls, facts.trace.operators
+def _names(facts: Facts, rows: I64) -> I64:
+    """Return for each work a number of `_name`: the operator that launched it, else the kernel."""
+    trace = facts.trace
+    device, calls, operators = trace.device, trace.calls, trace.operators
     external, launch = device.external[rows], facts.launch[rows]
     if len(calls.external):
         external = np.where((external <= 0) & (launch >= 0), calls.external[np.maximum(launch, 0)], external)
-    kinds = operators.at(external).tolist()
-    return [
-        operators.kinds[kind].name[:_NAME] if kind >= 0 else facts.trace.names[name][:_NAME]
-        for kind, name in zip(kinds, device.name[rows].tolist(), strict=True)
+    kind = operators.at(external)
+    made: I64 = len(trace.names) + np.where(kind >= 0, len(trace.names) + kind, device.name[rows])
+    return made
+
+
+def _name(facts: Facts, number: int) -> str:
+    """Return a name of the trace, for the host whole; then its names for the device, and its operators'."""
+    names = facts.trace.names
+    if number < len(names):
+        return names[number]
+    number -= len(names)
+    return (names[number] if number < len(names) else facts.trace.operators.kinds[number - len(names)].name)[
+        :_NAME
     ]
-
-
-def _nulls(values: npt.NDArray[np.int64], unknown: int) -> list[int | None]:
-    return [None if value == unknown else value for value in values.tolist()]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.record import MOST_RANKS, Notice
@@ -23,8 +24,7 @@ _PLACING: Final = ("groups-unknown", "sizes-unknown")
 """Kinds of the notices that depend on the number of ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unsized:
+class Unsized(Struct, frozen=True):
     """What the groups and sizes of a rank's collectives follow from, once the number of ranks is known."""
 
     groups: tuple[GroupInfo, ...]

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
+from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.doubt import doubt
+from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.host_work import host_work
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.removal import joined
 from shardtoll.analyzers.whatif.replayed import Replayer, Saved
@@ -29,6 +33,7 @@ def calls(
     lines: Sequence[int] = (1, 1, 1, 1),
     asleep_ms: int | None = -1,
     compute: bool = False,
+    exposed_ns: int = CALL_MS * MS,
     **given: object,
 ) -> Ledger:
     """Two ranks issue all_reduces at these lines, 2 ms of own time between; three watched steps, all alike.
@@ -55,12 +60,12 @@ def calls(
                         issue_ns=at,
                         start_ns=at,
                         duration_ns=CALL_MS * MS,
-                        exposed_ns=CALL_MS * MS,
+                        exposed_ns=exposed_ns,
                         **values,
                     )
                 )
                 at += (CALL_MS + GAP_MS) * MS
-            blocked = len(lines) * CALL_MS * MS
+            blocked = len(lines) * exposed_ns
             own = lasts * MS - blocked
             slept = None if asleep_ms is None else blocked if asleep_ms < 0 else asleep_ms * MS
             steps.append(
@@ -285,3 +290,25 @@ def test_ranks_that_share_cores_may_free_each_other_while_they_are_awake() -> No
     assert shared(4, 2, 75) == pytest.approx(0.25)
     assert shared(4, 2, None) == pytest.approx(1.0)
     assert shared(2, 2, 0) == 0.0
+
+
+def test_the_message_that_stays_keeps_the_hosts_work_inside_of_it() -> None:
+    # The host works half of each call itself.
+    which = calls((1,) * 4, asleep_ms=0, exposed_ns=MS // 2)
+    context = context_of(which)
+    recorded = recorded_graph(context)
+    assert recorded is not None
+    nodes = Draft(recorded).nodes_of(np.arange(which.tables["collectives"].num_rows))
+    at = recorded.start_ns[nodes]
+    last = nodes[
+        [np.max(at[same]) == each for each, same in zip(at, _same_rank_steps(recorded, nodes), strict=True)]
+    ]
+    assert len(last) == 3 * 2
+    gone, stays = (host_work(context, recorded, nodes, kept).saves_ns(recorded, 1.0) for kept in (None, last))
+    assert gone - stays == pytest.approx(MS // 2)
+
+
+def _same_rank_steps(recorded: Recorded, nodes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.bool_]]:
+    """Return for each node which others are of its rank and step."""
+    rank, step_of = recorded.graph.rank[nodes], recorded.step[nodes]
+    return [(rank == r) & (step_of == s) for r, s in zip(rank, step_of, strict=True)]
