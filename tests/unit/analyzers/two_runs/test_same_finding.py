@@ -157,7 +157,8 @@ def two_by_two(before: list[Finding], after: list[Finding]) -> dict[int, int]:
 @pytest.mark.parametrize("copies", [1, 50, 5_000])
 def test_findings_of_one_place_are_compared_once_however_many_there_are(monkeypatch, copies: int):
     """A damaged or hostile report may repeat its findings thousands of times."""
-    bill = [found(), found(module="head", op="y", source="b.py:1 (g)"), found("latency-bound")] * copies
+    three = ({}, {"module": "head", "op": "y", "source": "b.py:1 (g)"}, {"kind": "latency-bound"})
+    bill = [found(**each) for _ in range(copies) for each in three]
     calls = []
     monkeypatch.setattr(same_finding, "likeness", lambda *both: calls.append(both) or likeness(*both))
     assert paired(bill, bill) == {row: row for row in range(len(bill))}
