@@ -7,10 +7,10 @@ times counts with all its calls, and what it calls in turn counts with it.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from shardtoll.profiler.traces.collectives.stacks import Nest, covered, merged, nests
@@ -25,7 +25,8 @@ _MOST: Final = 0.5
 """Share of the instants from which a frame counts as what the host did."""
 
 
-class Code(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Code:
     """The work of a host; None if the trace does not show it, or it did many things."""
 
     name: str | None = None

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtoll.ledger.records.columns import column
+from shardtoll.ledger.records.columns import column, int_column, word_column
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
@@ -29,6 +30,23 @@ def test_a_column_reads_back_as_arrow_would_have_made_it(kind: pa.DataType, data
     made.validate(full=True)
     assert made.equals(pa.array(values, type=kind))
     assert made.null_count == values.count(None)
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=40))
+def test_numbers_of_an_array_read_back_with_what_is_unknown(values: list[int | None]) -> None:
+    numbers = np.array([0 if value is None else value for value in values], dtype=np.int64)
+    made = int_column(numbers, np.array([value is not None for value in values], dtype=np.bool_))
+    made.validate(full=True)
+    assert made.equals(pa.array(values, type=pa.int64()))
+    assert int_column(numbers).equals(pa.array(numbers.tolist(), type=pa.int64()))
+
+
+@given(st.lists(st.integers(-1, 2), max_size=40))
+def test_words_stand_at_their_places_and_none_at_minus_one(places: list[int]) -> None:
+    words = ["launch", "", "é"]
+    made = word_column(np.array(places, dtype=np.int64), words)
+    made.validate(full=True)
+    assert made.to_pylist() == [None if place < 0 else words[place] for place in places]
 
 
 @pytest.mark.parametrize(
