@@ -23,7 +23,7 @@ LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
 DIVIDED: Final = ("compute", "schedule")
 """Families of findings whose tolls are compute and idle time."""
-_BETWEEN: Final = "outside forward, backward, optimizer"
+_BETWEEN: Final = "outside the model"
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class FirstScreen:
         """Return how to see the rest, with the number of findings that have no row."""
         more = f"{human.plural(left_out, 'more finding')}: "
         sentences = [re.sub(r"^More: ", more, each) if left_out else each for each in self.more]
-        return [line for sentence in sentences for line in Text(clean(sentence)).wrap(console, width)]
+        return wrapped(sentences, console, width)
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:
@@ -130,6 +130,9 @@ def _finding(
     if cell_len(where) > room:
         # The line of code says more than the function that it is in.
         where = where if row.place else re.sub(r" \([^()]*\)(?=$|, ranks? )", "", where)
+    if cell_len(where) > room and not row.place and not finding.where.source:
+        # Who it is says more than the phase.
+        where = where.partition(", ")[2] or where
     place = where
     if cell_len(where) > room:
         # A path tells most at its end, a list of parameters at its beginning.
