@@ -3,7 +3,7 @@
 It may import `analyzers.bounds`, `analyzers.context`, `analyzers.findings.needless`,
 `analyzers.findings.replicas`, `analyzers.findings.stages`, `analyzers.findings.stragglers`,
 `analyzers.findings.trust`, `analyzers.headline`, `analyzers.roofline`, `analyzers.shared`,
-`analyzers.whatif`, `ledger`, `ledger.report`, `ledger.tables`.
+`analyzers.whatif`, `ledger`, `ledger.records`, `ledger.report`, `ledger.tables`.
 Start reading in `analyses`, which runs them all.
 """
 

@@ -40,6 +40,7 @@ from shardtoll.analyzers.whatif.foresee import foreseen
 from shardtoll.analyzers.whatif.saved_twice import saved_twice
 from shardtoll.analyzers.whatif.savings import with_savings
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
+from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.report.report import ANALYZE
 from shardtoll.ledger.tables.tables import to_table
 
@@ -142,7 +143,7 @@ def findings_of(context: Context, kinds: Collection[str] | None = None) -> tuple
     ]
     earlier = context.ledger.findings
     billed = wrapped(context, [*earlier, *without_repeated(earlier, one_line_each(context, made))])
-    return ranked(with_effort(billed))
+    return ranked(with_keys(with_effort(billed)))
 
 
 def collectives_of(context: Context) -> pa.Table:

@@ -43,7 +43,7 @@ def command(
         typer.Option(
             "--item",
             metavar="POLICY",
-            help="Answer to .item() and its like, as no tensor has numbers: a number, or balanced. "
+            help="Answer to .item(), as no tensor has numbers: a number, or balanced. "
             "balanced is 0 and shares out counts evenly, as tokens among experts.  [default: "
             "balanced]",
         ),

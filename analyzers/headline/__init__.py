@@ -2,6 +2,7 @@
 
 It may import `analyzers.context`, `analyzers.findings.duplicates`, `analyzers.findings.origins`,
 `analyzers.findings.replicas`, `analyzers.findings.stages`, `analyzers.findings.stragglers`,
-`analyzers.findings.trust`, `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`, `ledger.words`.
+`analyzers.findings.trust`, `analyzers.pipelines`, `analyzers.shared`, `ledger`, `ledger.answers`,
+`ledger.records`, `ledger.words`.
 Start reading in `sentence`.
 """

@@ -12,6 +12,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.trust.unbilled_time import in_every_step_ns
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.words.human import duration, ranks
@@ -35,11 +36,16 @@ def clause(
 ) -> tuple[str, tuple[str, ...]] | None:
     """Return what costs most with its figures, and the kind of its finding; None if something else does.
 
-    It costs more than a rank's exposed communication and idle time: then it leads, whatever these are. A rank
-    that alone is late for it is a matter of the late rank. `within_idle`: idle time that it accounts for does
-    not count against it, as that of a device whose host reads values.
+    It costs more than exposed communication and idle time of a rank that stalls: then it leads, whatever
+    these are. Other ranks may wait for those that stall, so that their waiting does not count. A rank that
+    alone is late for it, and is warned of, is a matter of the late rank. `within_idle`: idle time that it
+    accounts for does not count against it, as that of a device whose host reads values.
     """
-    late = {finding.ranks for finding in findings if finding.kind == "straggler" and len(finding.ranks) == 1}
+    late = {
+        finding.ranks
+        for finding in findings
+        if finding.kind == "straggler" and len(finding.ranks) == 1 and finding.severity == "warning"
+    }
     warned = [
         finding
         for finding in findings
@@ -55,11 +61,12 @@ def clause(
     if any((finding.toll_ns or 0) > most.toll_ns for finding in findings):
         # The bill says otherwise.
         return None
-    told, parted = context.told_rows, context.parts_rows
+    told, parted = (_of(rows, most.ranks) for rows in (context.told_rows, context.parts_rows))
     exposed, step = (_longest(told, name) for name in ("exposed_comm_ns", "duration_ns"))
     idle = _longest(parted, "idle_ns")
     if within_idle:
-        idle -= _lost_ns(context, most.kind)
+        own_ns = max((in_every_step_ns(most, rank) for rank in most.ranks), default=0.0)
+        idle -= max(_lost_ns(context, most.kind), own_ns)
     if not most.toll_ns > max(exposed, idle, LEAST_SHARE * step):
         return None
     before = most.figure("before_step_ns") or 0
@@ -67,6 +74,12 @@ def clause(
     cost = f"{duration(before)} before each step" if between else f"{duration(most.toll_ns)} per step"
     who = "" if set(most.ranks) == set(context.ledger.run.ranks_seen) else f" on {ranks(most.ranks)}"
     return f"{HEADS[most.kind]}: {cost}{who}", (most.kind,)
+
+
+def _of(rows: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:
+    """Return the rows of these ranks; all if none of them has any."""
+    own = keep(rows, rows["rank"].isin(ranks))
+    return rows if own.empty else own
 
 
 def _lost_ns(context: Context, kind: str) -> float:

@@ -21,7 +21,7 @@ class Bound(Struct, frozen=True):
     """What some ranks' records say of the transfers."""
 
     words: str
-    """`, moved at >= 180 GB/s, <= 1.2 times the expected time`."""
+    """`, at 180 GB/s or more, at most 1.2 times the expected time`."""
     excludes: bool
     """Whether that excludes a slow network and long waiting."""
 
@@ -46,6 +46,6 @@ def of(frame: pd.DataFrame) -> Bound | None:
     words = f"at {rate(at_least)} or more"
     expected = rows["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isnan(expected).any() or expected.sum() <= 0:
-        return Bound(f" ({words})", False)
+        return Bound(f", {words}", False)
     words += f", at most {span.sum() / expected.sum():.2g} times the expected time"
-    return Bound(f" ({words})", span.sum() < SLOW_FACTOR * expected.sum())
+    return Bound(f", {words}", span.sum() < SLOW_FACTOR * expected.sum())

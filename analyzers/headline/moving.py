@@ -8,6 +8,7 @@ from typing import Final
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.headline.advice import first_of
 from shardtoll.ledger import KINDS, Finding
+from shardtoll.ledger.records.finding import HIDING
 
 SLOW_FACTOR: Final = 2.0
 """Transfers that take this many times what is expected are slow."""
@@ -35,8 +36,6 @@ MOVING: Final = tuple(
 """Kinds of findings that bill the moving of data."""
 SLOW: Final = ("below-roofline",)
 """Kinds that say how transfers compare with what is expected of the fabric."""
-HIDING: Final = ("exposed-communication", "serialized-collectives")
-"""Kinds whose fix hides transfers; the fix of others sends less."""
 
 
 def most_expensive(findings: Sequence[Finding]) -> Finding | None:
@@ -63,7 +62,9 @@ def clause(
     if first is not None and first.kind in HEADS and share >= LARGE_SHARE:
         # What the job sends in vain costs on a fast network too.
         return f"{HEADS[first.kind]} most, and transfers are slow too", (first.kind,)
-    return _slow(context, share), SLOW
+    # A rank that is late, perhaps by chance, stands on the bill and by the bars.
+    late = any(finding.kind == "straggler" and len(finding.ranks) == 1 for finding in findings)
+    return f"{_slow(context, share)}{'' if late or share < LARGE_SHARE else ', and no rank is late'}", SLOW
 
 
 def _slow(context: Context, share: float) -> str:
@@ -71,13 +72,13 @@ def _slow(context: Context, share: float) -> str:
     if share < LARGE_SHARE:
         return "Communication is slow, but a small part of the step"
     if not context.on_cpu:
-        return "The network is slow, and no rank is late"
+        return "The network is slow"
     run = context.ledger.run
     hosts = len(set(run.hosts))
     if hosts == 1 or run.ranks_per_host == run.world_size:
         # One host has no network between its ranks.
-        return "Transfers on this host are slow, and no rank is late"
-    return "Transfers are slow (the network, or CPU cores that ranks share), and no rank is late"
+        return "Transfers on this host are slow"
+    return "Transfers are slow (the network, or CPU cores that ranks share)"
 
 
 def advised(findings: Sequence[Finding], kinds: tuple[str, ...]) -> tuple[int | None, str]:

@@ -25,15 +25,15 @@ from shardtoll.analyzers.context.peers import PEER_OPS, ROOTED
 from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
-from shardtoll.analyzers.findings.stragglers import origin_cause
+from shardtoll.analyzers.findings.stragglers import late_remedies, origin_cause
 from shardtoll.analyzers.findings.stragglers.late_bills import bills, named
-from shardtoll.analyzers.findings.stragglers.late_cause import uncertain
+from shardtoll.analyzers.findings.stragglers.late_cause import cause_of, uncertain
 from shardtoll.analyzers.findings.stragglers.late_chance import alarming, by_chance
 from shardtoll.analyzers.findings.stragglers.late_habit import waiting
-from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
+from shardtoll.analyzers.findings.stragglers.lateness import host_computes, late_to, waits
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
-from shardtoll.analyzers.headline import host_waits, lower_bound, shared_cores, unattributed
+from shardtoll.analyzers.headline import equal_batches, host_waits, lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import moving as headline_moving
 from shardtoll.analyzers.headline.advice import (
@@ -49,10 +49,11 @@ from shardtoll.analyzers.headline.advice import (
     with_advice,
 )
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
+from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.levels import watched_steps
-from shardtoll.ledger.words.human import duration, percent, rate
+from shardtoll.ledger.words.human import duration, percent, ranks, rate
 from shardtoll.ledger.words.human import plural as times
 
 LEAST_SHARE: Final = 0.05
@@ -66,6 +67,12 @@ TELLING: Final = 0.2
 
 LEAST_UNKNOWN: Final = 0.01
 """Part of exposed communication from which it is worth the words that waiting or moving is unknown."""
+
+LITTLE_COMPUTE: Final = 0.1
+"""Share of the steps below which compute hides hardly anything of the transfers."""
+
+OUTWEIGHS: Final = 2.0
+"""Times what the slowest stage costs that a bubble must cost to be named in its place."""
 
 LACKING: Final = 0.1
 """Share of the issued collectives above which those not on record, or not timed, forbid a verdict."""
@@ -106,7 +113,7 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     # An order leaves details out, but not the first of them: it is what the verdict rests on.
     fitting = [words for words in order if len(first) + len(words) + 3 <= WIDTH][:1]
     text = with_advice(joined(base, said.more, WIDTH - room(fitting or advice)), [*fitting, *advice])
-    return f"{text.replace(') (', ', ')}."
+    return f"{text}."
 
 
 def joined(base: str, more: Sequence[str], width: int) -> str:
@@ -150,7 +157,8 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
             unknown = unknown or _NO_STEP
             return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
         more = [f"; {_brief(context, share)}"] if share >= LEAST_SAID else []
-        return Said(leading, tuple(more), advice, needed=share >= LEAST_SHARE)
+        needed = share >= LEAST_SHARE and kinds != (equal_batches.KIND,)
+        return Said(leading, tuple(more), advice, needed=needed)
     if unknown is not None or share is None:
         return Said(unknown or _NO_STEP)
     said = _sentence(context, share, findings)
@@ -160,9 +168,9 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
 
 def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None, tuple[str, ...]]:
     """Return what costs more than communication, and the kinds of findings that say what to do about it."""
-    host = host_waits.clause(context, findings)
-    if host is not None:
-        return host
+    first = equal_batches.clause(findings) or host_waits.clause(context, findings)
+    if first is not None:
+        return first
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
@@ -203,10 +211,12 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
         if bubbles > waited / 2:
             between = f", {percent(share * bubbles / exposed)} between stages"
             advice = best_of(findings, headline_idle.STAGES)
-            return Said(_stages(context, findings, advice), (f"; {brief}", between), advice)
+            head, place = _stages(context, findings, advice)
+            return Said(head, (f"; {brief}", between), place, needed=place == advice)
         return _late(context, brief, (part.besides("moving data", part.moving), rest), findings)
     rate, factor = _rate(split, moving)
-    brief = f"moving data takes {_of_step(context, part.moving)}"
+    of_step = f"{_of_step(context, part.moving)}{_little_compute(context)}"
+    brief = f"moving data takes {of_step}"
     moves = (rate, part.besides("waiting", part.waiting), rest)
     late = _warned(context, findings)
     if late is not None:
@@ -216,13 +226,13 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
         if first is not None and first.kind in LATE:
             head = f"Rank {rank} is late: {words}; {brief}"
         else:
-            head = (
-                f"Moving data costs most: {_of_step(context, part.moving)}; rank {rank} is late too: {words}"
-            )
+            head = f"Moving data costs most: {of_step}; rank {rank} is late too: {words}"
         advice = first_of(findings, LATE, rank)
         return Said(head, moves, advice, also=first_of(findings, headline_moving.MOVING))
     head, kinds = headline_moving.clause(context, share, factor, findings)
-    said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds))
+    # What the job sends in vain has an order, which says more than a rate.
+    needed = not set(kinds) <= set(headline_moving.HEADS)
+    said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds), needed=needed)
     if kinds == LATE:
         said = replace(said, also=first_of(findings, headline_moving.MOVING))
     return said
@@ -245,9 +255,20 @@ def _small(context: Context, share: float) -> str:
 
 def _compute(context: Context) -> str | None:
     """Return how much of the steps is compute; None if the steps do not record it."""
+    share = _compute_share(context)
+    return None if share is None else f"compute takes {percent(share)}"
+
+
+def _compute_share(context: Context) -> float | None:
     rows = context.parts_rows
     total = float((rows["duration_ns"] - rows["capture_ns"]).sum())
-    return f"compute takes {percent(float(rows['compute_ns'].sum()) / total)}" if total > 0 else None
+    return float(rows["compute_ns"].sum()) / total if total > 0 else None
+
+
+def _little_compute(context: Context) -> str:
+    """Return `, compute only 2.3 %` if that is too little to hide transfers behind; else nothing."""
+    share = None if context.on_cpu else _compute_share(context)
+    return f", compute only {percent(share)}" if share is not None and share < LITTLE_COMPUTE else ""
 
 
 def _blind(context: Context) -> str | None:
@@ -328,15 +349,29 @@ def _doubt(context: Context, share: float) -> str | None:
     return f"{len(silent):,} of {times(len(frame), 'collective')} have no known exposed time"
 
 
-def _stages(context: Context, findings: Sequence[Finding], advice: int | None) -> str:
+def _stages(context: Context, findings: Sequence[Finding], advice: int | None) -> tuple[str, int | None]:
+    """Return what keeps stages waiting, and the place of its finding."""
     head = "Pipeline stages wait for each other, not for the network"
     uneven = pipeline_imbalance.worst(context)
-    if uneven is not None:
-        return f"{head}: {pipeline_imbalance.clause(uneven)}"
     late = None if advice is None else findings[advice]
+    schedule = first_of(findings, ("pipeline-bubble",))
+    toll = 0 if schedule is None else findings[schedule].toll_ns or 0
+    excess = 0.0 if uneven is None else uneven.excess_ns
+    form = shape(context)
+    if form is not None and (late is None or late.kind != "straggler") and toll > OUTWEIGHS * excess:
+        few = f"{head}: {form.words} leave each idle {percent(form.ideal_share)} of the step"
+        return (few if uneven is None else f"{few}, and {_uneven(uneven)}"), schedule
+    if uneven is not None:
+        return f"{head}: {pipeline_imbalance.clause(uneven)}", advice
     if late is None or late.kind != "straggler" or len(late.ranks) != 1:
-        return head
-    return f"{head}: rank {late.ranks[0]} is late, which costs more than the schedule"
+        return head, advice
+    return f"{head}: rank {late.ranks[0]} is late, which costs more than the schedule", advice
+
+
+def _uneven(uneven: pipeline_imbalance.Imbalance) -> str:
+    """Return `rank 7 computes 174 ms beyond the mean stage`."""
+    verb = "computes" if uneven.verb == "compute" else "works"
+    return f"{ranks(uneven.slowest[:1])} {verb} {duration(uneven.excess_ns)} beyond the mean stage"
 
 
 def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:
@@ -376,7 +411,20 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     wait = f"{duration(least)} to {duration(most)}" if least else f"up to {duration(most)}"
     wait = duration(most) if least >= most * 0.8 else wait
     base = f"{head}: the others wait {wait} per step for it"
-    return Said(base, (f"; {brief}", *more), place, because=own)
+    # An order says why the rank is late, if there is room for one.
+    taken = len(base) + len(brief) + 5
+    unsaid = own is None and not any(taken + len(order) <= WIDTH for order in orders(findings, place))
+    why = _why(context, culprit, late) if unsaid and not uncertain(context, late) else ""
+    return Said(base, (f"; {brief}", why, *more), place, because=own)
+
+
+def _why(context: Context, rank: int, late: pd.DataFrame) -> str:
+    """Return `; rank 1 spends 403 ms longer outside operators`; empty if nothing tells why it is late."""
+    cause = cause_of(context, late)
+    if cause.part is None or cause.part not in cause.more_ns:
+        return ""
+    words = late_remedies.words(cause.part, on_cpu=host_computes(context)).partition(" (")[0]
+    return f"; rank {rank} spends {duration(cause.more_ns[cause.part])} longer {words}"
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:
@@ -454,7 +502,7 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     rooted = split["op"].isin(ROOTED)
     rates = keep(split, split["busbw_gbps"].notna() & ~rooted)
     if share(rates) < 0.5:
-        return (f" ({percent(1 - share(rates))} of it at an unknown rate)" if moving else ""), None
+        return (f", {percent(1 - share(rates))} of it at an unknown rate" if moving else ""), None
     words = f" at {rate(float(rates['busbw_gbps'].median()))}"
     known = (split["expected_ns"] > 0) & (split["transfer_ns"] > 0) & split["match_id"].notna()
     # The fastest rank of a rooted operation does not tell how long the whole took.

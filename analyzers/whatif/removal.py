@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 HOST_NOTE: Final = (
-    "The host's work for calls that are gone goes too, as far as it is known how long the rank slept: time "
+    "The host's work for calls that are gone goes too, if it is known how long the rank slept. It is time "
     "outside operators between two calls of one place that follow each other. For a call that stands alone "
     "it is a half of the shortest such time; the band holds none and all."
 )

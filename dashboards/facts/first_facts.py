@@ -13,6 +13,7 @@ from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, worth_showin
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.records.one_cause import of_late_launches
 from shardtoll.ledger.words import human
 
 RANKS: Final = 3
@@ -23,9 +24,7 @@ LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
 DIVIDED: Final = ("compute", "schedule")
 """Families of findings whose tolls are compute and idle time."""
-HIDING: Final = ("exposed-communication", "serialized-collectives")
-"""Kinds whose fix hides transfers behind compute; other fixes leave them out."""
-_BETWEEN: Final = "outside forward, backward, optimizer"
+_BETWEEN: Final = "outside the model"
 
 
 class Bar(Struct, frozen=True):
@@ -163,18 +162,22 @@ def _steps(report: Report, *, brief: bool = False) -> str:
     return f"{steps} ({', '.join(said)})" if said else steps
 
 
-def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
+def figures(finding: Finding, error_ns: float | None = None, saved_with: int | None = None) -> list[str]:
     """Return toll, floor and saving in words, and the same with less said, for narrower lines.
 
     The saving stays longest: it says whether the fix is worth the work.
 
     Without a toll it is how often the finding happens. `error_ns`: how far compute and idle time may be off;
-    a smaller toll of that time is noise. Communication is timed by itself.
+    a smaller toll of that time is noise. Communication is timed by itself. `saved_with`: number of the
+    finding of the same cause, whose fix holds the saving of this one.
     """
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
-    known = {name: _figure(name, getattr(finding, f"{name}_ns")) for name in _known(finding)}
-    hidden = " (hidden)" if beyond_floor(finding) == "hidden" else ""
+    known = {name: f"{name} {human.duration(getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
+    if finding.saving_ns == 0:
+        known["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
+        known["saving"] = known["saving"] if saved_with is None else f"saving: with finding {saved_with}"
+    hidden = " (hidden)" if finding.beyond_floor == "hidden" else ""
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
         known["toll"] = f"{known['toll']} (within noise)"
     return [
@@ -196,16 +199,11 @@ def _known(finding: Finding) -> tuple[str, ...]:
     return tuple(name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None)
 
 
-def _figure(name: str, value_ns: int) -> str:
-    return f"{name} {human.duration(value_ns)}" if value_ns or name != "saving" else "no saving alone"
-
-
-def beyond_floor(finding: Finding) -> str | None:
-    """Return how a saving exceeds the toll above its floor: `hidden`, `left out`; None if it does not."""
-    toll, floor, saving = finding.toll_ns, finding.floor_ns, finding.saving_ns
-    if toll is None or not floor or not saving or saving - (toll - floor) <= LEAST_SHARE * saving:
-        return None
-    return "hidden" if finding.kind in HIDING else "left out"
+def saved_with(report: Report, number: int) -> int | None:
+    """Return which other finding of the same cause holds the saving of that one; None without one."""
+    shared = of_late_launches(report.findings)
+    others = [place + 1 for place in shared if place + 1 != number and report.findings[place].saving_ns]
+    return others[0] if number - 1 in shared and others else None
 
 
 def more_like(row: Row) -> str | None:
@@ -221,7 +219,7 @@ def place(finding: Finding, report: Report) -> str:
     if finding.kind == "straggler" and len(finding.ranks) == 1:
         return _late_place(finding, report)
     (_, where), *_ = summary.places(finding)
-    where = _BETWEEN if where == "other" else where
+    where = {"other": _BETWEEN, "(root)": "whole model"}.get(where, where)
     some = summary.some_ranks(finding, report.run) if finding.ranks else None
     if finding.kind == "straggler":
         some = f"{some or 'all ranks'} in turn"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,7 +15,6 @@ from shardtoll.ledger.words import human
 FINDINGS: Final = 5
 LEAST_SHARE: Final = 0.01
 """Parts that take less of the step are left to the step table."""
-_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?: ?(?:[kMGT]?B|ns|µs|ms|s|%)\b)?")
 _NAMED: Final = 2
 """Parameters of a row that are named; the others are counted."""
 
@@ -31,7 +29,7 @@ class Row(Struct, frozen=True):
     parameters: tuple[str, ...] = ()
     """Their parameters, if they are several."""
     more: tuple[Finding, ...] = ()
-    """Further findings that cost time, of the same kind and remedy: they differ in place and numbers."""
+    """Further findings of the same remedy: they differ in place and numbers."""
 
     @property
     def number(self) -> int:
@@ -51,7 +49,7 @@ class Row(Struct, frozen=True):
 def rows(findings: Sequence[Finding]) -> list[Row]:
     """Return the findings in the order of the bill; those of one cause and place share the row of the first.
 
-    Findings that cost time share one if kind and remedy are the same, but for numbers and names of code.
+    Findings that cost time share one if the same change fixes them.
     A late rank has a row of its own: who it is matters.
     """
     alike: dict[Hashable, list[int]] = {}
@@ -63,8 +61,9 @@ def rows(findings: Sequence[Finding]) -> list[Row]:
         if first.toll_ns is not None:
             made.append(Row(first, tuple(numbers), more=tuple(others)))
             continue
-        names = [findings[number - 1].where.parameter or "" for number in numbers]
-        made.append(Row(first, tuple(numbers), tuple(names) if len(names) > 1 else ()))
+        names = tuple(name for number in numbers if (name := findings[number - 1].where.parameter))
+        of_names = names if len(names) == len(numbers) > 1 else ()
+        made.append(Row(first, tuple(numbers), of_names, () if of_names else tuple(others)))
     return made
 
 
@@ -101,18 +100,13 @@ def _worth(finding: Finding, longest: float) -> bool:
 
 def _cause(finding: Finding) -> Hashable:
     """Return what findings of one row have in common; None for one that shares its row with no other."""
-    where = finding.where
-    remedy = finding.remedy.text if finding.remedy else ""
-    for name in (where.parameter, where.module, where.source):
-        remedy = remedy.replace(f"`{name}`", "`").replace(name, "") if name else remedy
-    if finding.toll_ns is not None:
-        if finding.kind == "straggler" or not remedy:
-            return None
-        return finding.kind, finding.severity, _NUMBER.sub("", remedy)
-    if where.parameter is None:
+    key = None if finding.remedy is None else finding.remedy.key
+    if key is None or finding.kind == "straggler":
         return None
-    place = replace(where, parameter=None, module=None)
-    return (finding.kind, finding.severity, finding.cause, finding.ranks, place, remedy)
+    if finding.toll_ns is not None:
+        return finding.severity, key
+    place = replace(finding.where, parameter=None, module=None)
+    return finding.severity, finding.cause, finding.ranks, place, key
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.drawn import IDLE, UNATTRIBUTED
-from shardtoll.dashboards.facts.first_facts import beyond_floor
 from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.records.finding import do_not_add_up
 
 _FIGURES: Final = ("toll", "floor", "saving")
 _COST: Final = "cost per step on the worst rank"
@@ -28,13 +28,18 @@ _ABOVE: Final = {"hidden": "hidden by compute", "left out": "left out"}
 """How a saving exceeds the toll above its floor, for lines that are wide enough."""
 
 
-_SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole")
-_WATCHED: Final = ("watched step: collectives only", "watched: collectives only")
+_SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole", "surveyed: whole")
+_WATCHED: Final = ("watched step: collectives only", "watched: collectives only", "watched: collectives")
 _UNATTRIBUTED: Final = (
     "unattributed: recording, or in no record",
     "unattributed: recording, unknown",
+    "unattributed: unknown",
 )
-_IDLE_ON_CPU: Final = ("idle: no operator runs, but Python may", "idle: no operator runs")
+_IDLE_ON_CPU: Final = (
+    "idle: no operator runs, but Python may",
+    "idle: no operator runs",
+    "idle: no operator",
+)
 """Meanings of words by the bars, in full and for narrower lines."""
 
 
@@ -47,7 +52,7 @@ def legend(
     names.
     """
     line = None
-    above = sorted({how for finding in findings if (how := beyond_floor(finding)) is not None})
+    above = sorted({how for finding in findings if (how := finding.beyond_floor) is not None})
     for words in _WORDS:
         meanings = dict(zip(_FIGURES, words, strict=True))
         if "toll" in names and longer_than_shown(report, findings):
@@ -69,7 +74,8 @@ def legend(
 def words(report: Report, drawn: Collection[int], width: int | None = None) -> str | None:
     """Return what those words about steps mean that stand by the bars, within `width` columns; None without.
 
-    `drawn`: places in `DRAWN` of the parts that the bars show.
+    `drawn`: places in `DRAWN` of the parts that the bars show. The first meanings are left out if even the
+    shortest words are too long together: the line of the run shows how steps were recorded.
     """
     said = []
     if summary.levels(report) is not None:
@@ -79,8 +85,15 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
         said.append(_UNATTRIBUTED)
     if IDLE in drawn and report.run.device == "cpu":
         said.append(_IDLE_ON_CPU)
-    lines = [" · ".join(each[which] for each in said) for which in range(len(_WATCHED))]
-    return next((line for line in lines if width is None or len(line) <= width), lines[-1]) or None
+    tries = [
+        [each[which if place < whole else which + 1] for place, each in enumerate(said)]
+        for which in range(len(_WATCHED) - 1)
+        for whole in range(len(said), 0, -1)
+    ]
+    shortest = [each[-1] for each in said]
+    tries += [shortest[left_out:] for left_out in range(len(said))]
+    lines = [" · ".join(each) for each in tries]
+    return next((line for line in lines if width is None or len(line) <= width), lines[-1]) if lines else None
 
 
 def longer_than_shown(report: Report, findings: Sequence[Finding]) -> bool:
@@ -92,15 +105,14 @@ def longer_than_shown(report: Report, findings: Sequence[Finding]) -> bool:
 def exceed(report: Report, findings: Sequence[Finding]) -> bool:
     """Return whether tolls of these findings are more than any one rank loses.
 
-    Each toll is of the rank where it is largest, and some hold the same time. Those of communication are held
-    to the exposed communication of a rank, all of them to its step.
+    Each toll is of the rank where it is largest, and some hold the same time.
     """
     times = step_times.rank_times(report)
     names = [name for name, _ in step_times.PARTS]
     exposed = [time.parts_ns[names.index("exposed_comm_ns")] for time in times]
-    of_comm = sum(finding.toll_ns or 0 for finding in findings if finding.family == "communication")
-    of_all = sum(finding.toll_ns or 0 for finding in findings)
     known = [part for part in exposed if part is not None]
-    several = sum(bool(finding.toll_ns) for finding in findings) > 1
-    over_comm = bool(known) and of_comm > max(known)
-    return several and (over_comm or of_all > max((time.step_ns for time in times), default=float("inf")))
+    return do_not_add_up(
+        findings,
+        exposed_ns=max(known, default=float("inf")),
+        step_ns=max((time.step_ns for time in times), default=float("inf")),
+    )

@@ -125,17 +125,35 @@ def forecast_of(run: Run) -> str | None:
 
 def checked(report: Report) -> str:
     """Return what was looked at, for a bill that may be empty."""
+    counts = _checked_counts(report)
+    things = [human.plural(count, word) for word, count in counts.items()]
+    return f"{things[0]}, {things[1]} and {things[2]} in {_checked_steps(report)}"
+
+
+def nothing_found(report: Report) -> str:
+    """Return that there are no findings and what was looked at; what is not on record is said once."""
+    there = [human.plural(count, word) for word, count in _checked_counts(report).items() if count]
+    steps = _checked_steps(report)
+    if not there:
+        return f"no findings in {steps}: neither collectives nor operators with sizes are on record"
+    return f"no findings; checked: {', '.join(there)} in {steps}"
+
+
+def _checked_counts(report: Report) -> dict[str, int]:
     tables = report.tables
-    things = [
-        human.plural(tables["collectives"].num_rows, "collective"),
-        human.plural(matmuls(tables["computes"]).num_rows, "matmul-like operator"),
-        human.plural(tables["counts"].num_rows, "sequence count"),
-    ]
+    return {
+        "collective": tables["collectives"].num_rows,
+        "matmul-like operator": matmuls(tables["computes"]).num_rows,
+        "sequence count": tables["counts"].num_rows,
+    }
+
+
+def _checked_steps(report: Report) -> str:
     steps = human.plural(step_count(report), "step")
     surveyed, watched = surveyed_count(report), step_count(report) - surveyed_count(report)
     if watched:
         steps += f" ({surveyed:,} surveyed, {watched:,} watched)"
-    return f"{things[0]}, {things[1]} and {things[2]} in {steps} of {human.ranks(report.run.ranks_seen)}"
+    return f"{steps} of {human.ranks(report.run.ranks_seen)}"
 
 
 _CHECKS: Final = {

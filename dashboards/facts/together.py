@@ -27,7 +27,10 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
         if len(numbers) > 1 and max(overlap.findings) <= len(report.findings):
             most = human.duration(overlap.most_ns)
             hidden = len(overlap.findings) - len(numbers)
-            named: list[int | str] = [*numbers, *([f"{hidden} more"] if hidden else [])]
+            named: list[int | str] = [
+                *numbers,
+                *([f"{'one' if hidden == 1 else hidden} not shown"] if hidden else []),
+            ]
             every = "both" if len(overlap.findings) == 2 else "all"
             they = (
                 f"fixing {every} saves at most {most}"
@@ -93,6 +96,8 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     if finding.saving_ns is not None and finding.saving_ns < most:
         why = f"but its fix saves at most {human.duration(finding.saving_ns)}" if finding.saving_ns else ""
         why = why or "but its fix alone saves nothing"
+    elif finding.kind == "straggler" and len(finding.ranks) > 1:
+        why = "but no single rank causes it"
     elif finding.severity == "info":
         why = "but may be by design: it is an info"
     elif any(each.severity == "error" for each in above):

@@ -27,7 +27,7 @@ LINES: Final = 24
 LEAST_VERDICT: Final = 2
 MOST_VERDICT: Final = 4
 """Lines that the verdict takes before the last finding: its end says what to do."""
-_LEAST_PLACES: Final = (24, 14, 14)
+_LEAST_PLACES: Final = (30, 14, 14)
 """Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
 where a file's name and its line have no room."""
 _INDENT: Final = 5 * " "
@@ -71,7 +71,7 @@ class FirstScreen:
         """Return how to see the rest, with the number of findings that have no row."""
         more = f"{human.plural(left_out, 'more finding')}: "
         sentences = [re.sub(r"^More: ", more, each) if left_out else each for each in self.more]
-        return [line for sentence in sentences for line in Text(clean(sentence)).wrap(console, width)]
+        return wrapped(sentences, console, width)
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:
@@ -96,7 +96,7 @@ def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list
     There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
     """
     if not report.findings:
-        return wrapped([f"no findings; checked: {summary.checked(report)}"], console, width), 0
+        return wrapped([summary.nothing_found(report)], console, width), 0
     shown = worth_showing(report)
     largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
@@ -119,7 +119,8 @@ def _finding(
     finding = row.finding
     head = f"{row.number:>2} {finding.severity} {finding.kind}"
     where = clean(row.place or first_facts.place(finding, report))
-    texts = zip(first_facts.figures(finding, error_ns), first_facts.figure_names(finding), strict=True)
+    saved = first_facts.saved_with(report, row.number)
+    texts = zip(first_facts.figures(finding, error_ns, saved), first_facts.figure_names(finding), strict=True)
     for least, (figures, shown) in zip(_LEAST_PLACES, texts, strict=False):
         room = width - cell_len(head) - cell_len(figures) - 4
         named = shown
@@ -129,6 +130,9 @@ def _finding(
     if cell_len(where) > room:
         # The line of code says more than the function that it is in.
         where = where if row.place else re.sub(r" \([^()]*\)(?=$|, ranks? )", "", where)
+    if cell_len(where) > room and not row.place and not finding.where.source:
+        # Who it is says more than the phase.
+        where = where.partition(", ")[2] or where
     place = where
     if cell_len(where) > room:
         # A path tells most at its end, a list of parameters at its beginning.

@@ -12,7 +12,10 @@ from rich.text import Text
 
 from shardtoll.dashboards.words.text import clean
 
-_UNIT: Final = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B)\b)")
+_UNIT: Final = re.compile(
+    r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B)\b)|(?<=\b[Ff]inding) (?=\d)|(?<=\b[Rr]ank) (?=\d)|(?<= -o) "
+)
+"""Spaces at which no line ends: before a unit, and between a word or option and what belongs to it."""
 _UNBROKEN: Final = "\ue000"
 """Stands for a space while lines are broken: rich ends lines at every kind of space."""
 

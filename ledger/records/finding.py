@@ -217,6 +217,8 @@ class Remedy:
     """What the saving is measured against, as `the same step without this all_gather`."""
     effort: Effort | None = None
     """None if a cause has to be found first, or if nobody knows."""
+    key: str | None = None
+    """Equal for findings that the same change fixes, whatever places and numbers it names; None unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,10 @@ class Occurrence:
     """Its part of the toll per step, on the rank where that is largest; None unknown."""
 
 
+HIDING: Final = ("exposed-communication", "serialized-collectives")
+"""Kinds whose fix hides transfers behind compute; the fix of other kinds sends less."""
+
+_LEAST_BEYOND: Final = 0.01
 _PRICES: Final = ("toll_ns", "saving_ns", "saving_low_ns", "saving_high_ns")
 
 
@@ -343,6 +349,15 @@ class Finding:
                 )
 
     @property
+    def beyond_floor(self) -> Literal["hidden", "left out"] | None:
+        """How the saving exceeds the toll above its floor; None if it does not, or by less than 1 %."""
+        if not self.floor_ns or not self.saving_ns or self.toll_ns is None:
+            return None
+        if self.saving_ns - (self.toll_ns - self.floor_ns) <= _LEAST_BEYOND * self.saving_ns:
+            return None
+        return "hidden" if self.kind in HIDING else "left out"
+
+    @property
     def family(self) -> str:
         """communication, compute, correctness, schedule or trust."""
         return KINDS[self.kind]
@@ -377,3 +392,15 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             ),
         )
     )
+
+
+def do_not_add_up(findings: Iterable[Finding], *, exposed_ns: float, step_ns: float) -> bool:
+    """Return whether the tolls of several findings are more than one rank can lose.
+
+    Tolls of communication are held to the most exposed communication of a rank, all of them to the longest
+    step.
+    """
+    billed = [finding for finding in findings if finding.toll_ns]
+    of_comm = sum(finding.toll_ns or 0 for finding in billed if finding.family == "communication")
+    of_all = sum(finding.toll_ns or 0 for finding in billed)
+    return len(billed) > 1 and (of_comm > exposed_ns or of_all > step_ns)

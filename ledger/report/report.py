@@ -23,6 +23,7 @@ from shardtoll.ledger.foreign.regular import read_regular, unzipped
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
 from shardtoll.ledger.records.record import Group, Notice, Run
+from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.report.older import with_unsplit
 from shardtoll.ledger.tables import table_decode
@@ -271,7 +272,7 @@ class Report:
                 fabric=from_plain(FabricInfo, document["fabric"]),
                 groups=from_plain(tuple[Group, ...], document["groups"]),
                 tables=_tables_from_json(document),
-                findings=from_plain(tuple[Finding, ...], document["findings"]),
+                findings=tuple(with_keys(from_plain(tuple[Finding, ...], document["findings"]))),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
             raise SchemaError(

@@ -247,6 +247,7 @@ def find(context: Context) -> list[Finding]:
                     line.text("mesh_dim"),
                     source,
                     line.text("reduce_op"),
+                    whole=_whole_tensors(of_line),
                 ),
                 confidence="certain"
                 if context.fabric.measured and number(line.first["seen_ns"]) is None
@@ -297,10 +298,33 @@ def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
     return bool(after.fillna(False).all())
 
 
+def _whole_tensors(rows: pd.DataFrame) -> bool:
+    """Whether `full_tensor()` asked for all of it."""
+    return bool(rows["caused_by_op"].fillna("").str.startswith("DTensor.full_tensor").all())
+
+
 def _remedy(
-    op: str, phase: str, count: int, mesh_dim: str | None, source: str | None, reduce_op: str | None = None
+    op: str,
+    phase: str,
+    count: int,
+    mesh_dim: str | None,
+    source: str | None,
+    reduce_op: str | None = None,
+    *,
+    whole: bool = False,
 ) -> Remedy:
-    if phase == "optimizer":
+    if whole:
+        text = (
+            "Reduce norms of each rank's own part: full_tensor() gathers whole tensors here. "
+            "`clip_grad_norm_` of all parameters reduces one number."
+        )
+        group = "" if mesh_dim is None else f', group=mesh.get_group("{mesh_dim}")'
+        written = (
+            "own = torch.stack([g.to_local().norm() for g in gradients]).square().sum()\n"
+            f"dist.all_reduce(own{group})  # then norm = own.sqrt()\n"
+            "# or: clip_grad_norm_(model.parameters(), max_norm)"
+        )
+    elif phase == "optimizer":
         text = (
             "Take the norms of all gradients first, stack them and reduce them together. `clip_grad_norm_` "
             f"of all parameters does so. Use the fused or foreach optimizer instead of one {op} per "

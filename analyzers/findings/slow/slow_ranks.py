@@ -46,9 +46,9 @@ def slow_rank(of: Slow) -> Reason | None:
         score=suspect.sure * difference.score,
         why=f"groups with {who} take {difference.having:.1f} times the prediction, their siblings "
         f"{difference.lacking:.1f} times",
-        text=f"Check the host and the network card of {who}: link errors, a card that fell back to a "
-        "lower rate, clocks held down by heat. Exclude it, and see whether its groups are as fast "
-        "as others.",
+        text=f"Check the host and the network card of {who}. Look for link errors, a card that fell "
+        "back to a lower rate, and clocks held down by heat. Exclude it, and see whether its groups are as "
+        "fast as others.",
         code="# on the host of that rank\n"
         "# nvidia-smi -q -d PERFORMANCE,CLOCK; nvidia-smi nvlink -e; ibstat; ethtool eth0\n"
         'subprocess.run(["nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK"])',

@@ -121,10 +121,17 @@ def _remedy(form: Shape | None, saving: int | None) -> Remedy:
         advice = "Use more micro-batches: they shrink the bubble. "
         code = f"schedule = type(schedule)(stages, n_microbatches={2 * form.micro_batches})"
     return Remedy(
-        f"{advice}Time above the ideal comes from unequal stages: move layers between them.",
+        f"{advice}{_more(saving)}",
         code,
         None if saving is None else "the same schedule with no more than its ideal bubble",
     )
+
+
+def _more(saving: int | None) -> str:
+    """Return what else there is to know of a bubble with such a saving."""
+    if saving is None:
+        return "`shardtoll whatif` with `--micro-batches` predicts by how much."
+    return "Time above the ideal comes from unequal stages: move layers between them."
 
 
 def _beyond_imbalance(context: Context, stall: Lost) -> int:
@@ -148,7 +155,8 @@ def find(context: Context) -> list[Finding]:
     end, per step on the worst rank, less what `pipeline-imbalance` bills; `exposed-communication` leaves that
     waiting out. Where ranks p, stages a
     rank v and micro-batches m are known, the saving is what exceeds the ideal bubble, a share of
-    (p - 1) / (v m + p - 1) of the step. In an audit a bubble that in some step is hardly more than its ideal
+    (p - 1) / (v m + p - 1) of the step; None if nothing exceeds it.
+    In an audit a bubble that in some step is hardly more than its ideal
     is the schedule's own, and no finding unless it is most of the step. A trace's is billed as the idle time
     that it is.
     """
@@ -160,7 +168,8 @@ def find(context: Context) -> list[Finding]:
         evidence: tuple[Evidence, ...] = ()
         if form is not None and context.step_ns:
             ideal = form.ideal_share
-            saving = max(0, round(toll - ideal * context.step_ns))
+            # At its ideal it shrinks with more micro-batches only, which a replay has to price.
+            saving = max(0, round(toll - ideal * context.step_ns)) or None
             live = context.ledger.run.source == "live"
             excess = round(least_share(context, stall) - ideal, 6)
             if live and excess < LEAST_EXCESS and ideal < MOST_IDEAL:

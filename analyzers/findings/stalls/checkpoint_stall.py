@@ -23,7 +23,7 @@ LEAST_NS: Final = 1_000_000
 WARNING_SHARE: Final = 0.05
 """Share of all recorded time, steps and saves together."""
 TEXT: Final = (
-    "Write the checkpoint behind the next steps (`async_save`), or write it less often: the evidence has the "
+    "Write the checkpoint in the background (`async_save`), or write it less often: the evidence has the "
     "interval that loses least."
 )
 CODE: Final = (

@@ -122,14 +122,14 @@ def remedy(
         )
     if part == "between_ns":
         return (
-            f"Run py-spy record --pid PID for rank {rank}, and look at what runs between steps: only this "
+            f"Run py-spy record --pid PID for rank {rank}, and look at what runs between steps. Only this "
             "rank spends time there, as in loading without a DataLoader, logging, saving. Do it less often, "
             "on all ranks in turn, or in a thread.",
             "if step % 100 == 0:  # not in every step\n    log(metrics)",
         )
     if on_cpu:
         return (
-            f"Run py-spy dump --pid PID for rank {rank}, whose thread runs no operator meanwhile: only "
+            f"Run py-spy dump --pid PID for rank {rank}, whose thread runs no operator meanwhile. Only "
             "this rank sleeps, loads data, or reads and writes files.",
             f"if dist.get_rank() == {rank}:\n"
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
@@ -9,9 +11,16 @@ from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stragglers.late_chance import confidence_in
 from shardtoll.analyzers.findings.stragglers.lateness import late_to
 from shardtoll.analyzers.shared.tally import Line
-from shardtoll.ledger import Evidence, Finding, Remedy, Rows
+from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Where
 from shardtoll.ledger.words.human import percent, ranks, some_time
 from shardtoll.ledger.words.human import plural as times
+
+TINY_BYTES: Final = 1024
+"""Messages up to this size take latency alone."""
+LEAST_MEETINGS: Final = 8
+"""Small messages per step at one line from which it is said to make ranks wait."""
+MOST: Final = 0.5
+"""Part of the waiting that one line must hold to be named."""
 
 
 def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> Finding:
@@ -21,6 +30,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
     bound = bool(rest["at_least"].any())
     who = tuple(sorted({int(rank) for rank in once["late_rank"]}))
     last = once["late_rank"].value_counts()
+    meeting = _meeting(context, rest)
     return Finding(
         kind="straggler",
         severity="info",
@@ -34,6 +44,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
         bytes=None,
         count=max(1, round(len(once) / len(context.alike))),
         ranks=who,
+        where=Where() if meeting is None else Where(source=meeting[0]),
         rows=Rows.of(collectives=rest.index),
         evidence=(
             Evidence("collectives", len(once)),
@@ -41,7 +52,9 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             Evidence("most often last", f"rank {last.index[0]}: {last.iloc[0]} of {len(once)}"),
             Evidence("after the second-to-last rank, median collective", int(once["late_ns"].median()), "ns"),
         ),
-        remedy=Remedy(
+        remedy=_meet_less(*meeting)
+        if meeting is not None
+        else Remedy(
             "Print each rank's batch shapes: sequence lengths or experts' loads may differ from batch to "
             "batch. Else look for noise on the hosts (other processes, garbage collection, checkpoints)."
             if len(context.alike) > 1
@@ -52,6 +65,31 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
         ),
         confidence="possible" if bound else confidence_in(context, rest, len(once)),
+    )
+
+
+def _meeting(context: Context, rest: pd.DataFrame) -> tuple[str, int] | None:
+    """Return the line whose small messages hold most of the waiting, and how many a step has; None without.
+
+    Each message makes ranks meet, and whoever is a little later then makes the others wait.
+    """
+    rows = context.in_alike.loc[rest.index, ["source", "message_bytes", "match_id", "step"]]
+    small = (rows["message_bytes"] <= TINY_BYTES).fillna(False) & rows["source"].notna()
+    waited = rest["waited_ns"][small].groupby(rows["source"][small]).sum()
+    if waited.empty or float(waited.max()) < MOST * float(rest["waited_ns"].sum()):
+        return None
+    source = str(waited.idxmax())
+    here = rows[small & (rows["source"] == source)]
+    count = round(here["match_id"].nunique() / len(context.alike))
+    return (source, count) if count >= LEAST_MEETINGS else None
+
+
+def _meet_less(source: str, count: int) -> Remedy:
+    """Return advice for a line where ranks meet so many times per step."""
+    return Remedy(
+        f"Reduce less often at {source}, or put several values into one message. Ranks meet there {count:,} "
+        "times per step, and the last one makes the others wait each time.",
+        "if step % 10 == 0:\n    dist.all_reduce(torch.stack(values))  # all values in one message",
     )
 
 

@@ -275,7 +275,7 @@ def _outside(context: Context) -> list[Finding]:
             (Evidence("ops", ", ".join(sorted(set(frame["op"])))),),
             "Annotate each pass that should count. Nothing to do for waiting requests and warm-up."
             if context.serves
-            else "Put training work inside session.step(). Nothing to do for set-up and checkpoints.",
+            else "Ignore collectives of set-up and checkpoints. Move others inside session.step().",
             severity="info",
             rows=Rows.of(collectives=frame.index),
         )

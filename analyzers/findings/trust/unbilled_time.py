@@ -26,6 +26,9 @@ IDLE_BILLS: Final = {
 }
 """Finding kind -> kind of the stalls, parts of idle time, that it prices."""
 
+IN_EVERY_STEP: Final = ("data-stall", "checkpoint-stall")
+"""Kinds whose time is looked at in watched steps too, not in surveyed ones alone."""
+
 LATE_PARTS: Final = {"data_ns": "data", "sync_ns": "host-sync", "host_ns": "launch"}
 """Part of a late rank's idle time that a straggler finding names -> kind of the stalls that it is."""
 
@@ -53,7 +56,12 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
         if finding.kind in IDLE_BILLS and rank in finding.ranks
     }
     billed = keep(stalls, (stalls["rank"] == rank) & stalls["kind"].isin(kinds))
-    idle_ns = mean["idle_ns"] - int(billed["lost_ns"].sum()) / len(surveyed[rank])
+    lost = billed.groupby("kind")["lost_ns"].sum() / len(surveyed[rank])
+    known = {kind: float(lost.get(kind, 0)) for kind in kinds}
+    for finding in findings:
+        kind = IDLE_BILLS.get(finding.kind, "")
+        known[kind] = max(known.get(kind, 0.0), in_every_step_ns(finding, rank))
+    idle_ns = mean["idle_ns"] - sum(known.values())
     idle_ns -= _late_ns(findings, rank, kinds)
     unattributed_ns = mean["unattributed_ns"] - mean["capture_ns"]
     if rank in context.slowed_ranks:
@@ -68,6 +76,16 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
         return Unbilled(rank, time_ns, step_ns, idle=idle)
     name, doing_ns = did.name or None, min(did.mean_ns, time_ns)
     return Unbilled(rank, time_ns, step_ns, True, name, did.source, did.library, doing_ns)
+
+
+def in_every_step_ns(finding: Finding, rank: int) -> float:
+    """Return how much of each step that rank alone stands still for it; 0 if surveyed steps alone tell.
+
+    What happens once in several steps may be in few surveyed ones, whose mean is then far off.
+    """
+    if finding.kind not in IN_EVERY_STEP or finding.ranks != (rank,):
+        return 0.0
+    return max(0.0, (finding.toll_ns or 0) - (finding.figure("before_step_ns") or 0))
 
 
 def _late_ns(findings: Sequence[Finding], rank: int, billed: set[str]) -> float:

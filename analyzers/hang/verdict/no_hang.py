@@ -50,7 +50,7 @@ def _all_elsewhere(diagnosis: Diagnosis) -> str | None:
         return (
             f"No rank is behind the others, and none has issued a collective for {time} "
             f"({', '.join(where)}{more}): work on the device is not done, or the ranks are elsewhere in "
-            "their programs; NCCL's flight recorder knows which."
+            "their programs. NCCL's flight recorder knows which."
         )
     return (
         f"No hang in a collective: {verb(named, 'the rank is', 'all ranks are')} elsewhere in "

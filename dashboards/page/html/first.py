@@ -90,7 +90,7 @@ def _findings(report: Report) -> str:
 def _finding(report: Report, row: Row, error_ns: float | None) -> str:
     number, finding = row.number, row.finding
     place = clip(row.place or first_facts.place(finding, report), _PLACE)
-    (figures, *_) = first_facts.figures(finding, error_ns)
+    (figures, *_) = first_facts.figures(finding, error_ns, first_facts.saved_with(report, number))
     clause = coded_html(_safe(clip(first_facts.remedy(finding), _CLAUSE)))
     more = first_facts.more_like(row)
     clause += "" if more is None else f"; {escape(more)}"

@@ -145,8 +145,8 @@ class Meeting:
             return
         if lone or number > last + 1:
             log.warning(
-                "shardtoll: ranks opened unlike numbers of sessions: rank %d opened %d that rank 0 did not, "
-                "and missed %d of rank 0's; open each session on every rank",
+                "shardtoll: open each session on every rank. Rank %d opened %d that rank 0 did not, "
+                "and missed %d of rank 0's",
                 self.rank,
                 lone,
                 number - last - 1,

@@ -121,7 +121,7 @@ def test_an_accelerator_that_stands_still_in_agreement_is_not_called_idle():
     assert not told.hang
     assert told.verdict == (
         f"No rank is behind the others, and none has issued a collective for 60.0 s (ranks 0 and 1 at {C}): "
-        "work on the device is not done, or the ranks are elsewhere in their programs; "
+        "work on the device is not done, or the ranks are elsewhere in their programs. "
         "NCCL's flight recorder knows which."
     )
 

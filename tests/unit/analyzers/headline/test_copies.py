@@ -70,7 +70,7 @@ def test_one_rank_alone_gives_a_lower_bound_of_the_bandwidth_and_what_it_exclude
     # 1.6 GB in 10 ms: 160 GB/s of the algorithm, 280 GB/s on the bus of eight.
     fast = one_of_eight(1_600_000_000, 10)
     assert fast.startswith("Neither a slow network nor long waiting, though only 1 of 8 ranks was recorded: ")
-    assert " (at 280 GB/s or more, at most " in fast
+    assert ", at 280 GB/s or more, at most " in fast
     slow = one_of_eight(16_000_000, 10)
     assert slow.startswith(
         "Cannot tell whether the network or a late rank is at fault, as only 1 of 8 ranks "

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.context.context import make_context
+from shardtoll.analyzers.findings.trust.unbilled_time import in_every_step_ns
 from shardtoll.analyzers.headline import sentence
 from shardtoll.ledger import Figure, Finding, Remedy, Stall
 from tests.unit.analyzers.fabrics import ROUND
@@ -94,3 +95,41 @@ def test_what_is_unknown_does_not_lead_and_what_is_possible_neither():
     assert "costs most" not in said(replace(stall("data-stall", 400, 390), confidence="possible"))
     dearer = replace(stall("host-sync", 30), kind="duplicated-compute", toll_ns=50 * MS)
     assert "costs most" not in said(dearer, stall("host-sync", 30))
+
+
+def test_a_stall_of_one_rank_leads_over_the_waiting_that_it_causes():
+    """Rank 1 fetches its batch for long, rank 0 waits for it: 60 ms are exposed there, 10 on rank 1."""
+    rows = [
+        step(rank=0, compute_ns=40 * MS, exposed_comm_ns=60 * MS, idle_ns=0),
+        step(rank=1, compute_ns=40 * MS, exposed_comm_ns=10 * MS, idle_ns=50 * MS),
+    ]
+    stalls = [Stall(0, 1, "data", "next", "other", 1, 45 * MS, 45 * MS)]
+    context = make_context(ledger(on_ranks((0, 1)), run=run_of(2), steps=rows, stalls=stalls), ROUND)
+    fetched = stall("data-stall", 45, ranks=(1,))
+    text = sentence.sentence(context, [fetched])
+    assert text is not None
+    assert text.startswith("Waiting for batches costs most: 45.0 ms per step on rank 1;")
+    late = replace(stall("straggler", 40, ranks=(1,)), remedy=None)
+    by_chance = sentence.sentence(context, [fetched, replace(late, severity="info")])
+    assert by_chance == text
+    warned = sentence.sentence(context, [fetched, late])
+    assert warned is not None
+    assert not warned.startswith("Waiting for batches")
+
+
+def test_what_happens_once_in_several_steps_counts_with_its_mean():
+    once = stall("checkpoint-stall", 40, ranks=(1,))
+    assert in_every_step_ns(once, 1) == 40 * MS
+    assert in_every_step_ns(once, 0) == 0
+    assert in_every_step_ns(stall("data-stall", 40, 30, ranks=(1,)), 1) == 10 * MS
+    # Reads of values are looked at in surveyed steps alone.
+    assert in_every_step_ns(stall("host-sync", 40, ranks=(1,)), 1) == 0
+
+
+def test_equal_batches_lead_whatever_else_costs_time():
+    title = "ranks 0-1 trained on equal batches in 10 of 10 checked steps"
+    equal = replace(stall("duplicated-data", 5), title=title)
+    text = said(equal, stall("host-sync", 60))
+    assert text.startswith(f"R{title[1:]};")
+    likely = said(replace(equal, confidence="likely"), stall("host-sync", 60))
+    assert likely.startswith("Reading values on the host costs most")

@@ -9,6 +9,7 @@ from shardtoll.dashboards.facts.first_rows import FINDINGS, rows, worth_showing
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Finding, Remedy, Report, Where
 from shardtoll.ledger.records.finding import Severity
+from shardtoll.ledger.records.remedy_key import with_keys
 from tests import sample_reports
 from tests.unit.dashboards.terminal.test_first_screen import shown
 
@@ -23,7 +24,14 @@ def wrong(name: str, **changes: object) -> Finding:
         remedy=remedy,
         cause="missing-reduction",
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return keyed(replace(made, **changes))  # type: ignore[arg-type]
+
+
+def keyed(finding: Finding) -> Finding:
+    """Return the finding with the key that the analyses give its remedy."""
+    remedy = finding.remedy
+    (made,) = with_keys([replace(finding, remedy=remedy and replace(remedy, key=None))])
+    return made
 
 
 def priced(kind: str, severity: Severity, toll_ms: int, saving_ms: int | None = None) -> Finding:
@@ -62,7 +70,7 @@ def test_another_cause_place_kind_or_a_price_keeps_a_row_of_its_own():
 
 
 def test_folded_rows_leave_room_for_others_on_screen_and_page():
-    drift = [replace(each, kind="replica-drift") for each in BIASES]
+    drift = [keyed(replace(each, kind="replica-drift")) for each in BIASES]
     report = of(*BIASES, *drift, priced("straggler", "warning", 5, 5))
     assert [row.number for row in worth_showing(report)] == [1, 4, 7]
     assert len(report.findings) == 7
@@ -101,7 +109,7 @@ def test_a_larger_toll_below_a_larger_saving_is_said_to_be_one():
 def test_findings_that_differ_in_numbers_and_places_only_share_a_row():
     def exposed(toll_ms: int, saving_ms: int, source: str, text: str) -> Finding:
         found = priced("exposed-communication", "info", toll_ms, saving_ms)
-        return replace(found, where=Where(source=source), remedy=Remedy(text))
+        return keyed(replace(found, where=Where(source=source), remedy=Remedy(text)))
 
     first = exposed(9, 3, "a.py:1 (f)", "Use smaller buckets: one of 5.03 MB at a.py:1 (f) waits.")
     other = exposed(5, 2, "b.py:2 (g)", "Use smaller buckets: one of 8.2 MB at b.py:2 (g) waits.")
@@ -118,19 +126,22 @@ def test_findings_that_differ_in_numbers_and_places_only_share_a_row():
 
 def test_a_warning_and_an_info_of_one_remedy_have_a_row_each_and_types_are_no_numbers():
     same = [
-        replace(priced("host-sync", severity, 9), remedy=Remedy("Read it seldom."))
+        keyed(replace(priced("host-sync", severity, 9), remedy=Remedy("Read it seldom.")))
         for severity in ("warning", "info")
     ]
     assert [row.numbers for row in rows(same)] == [(1,), (2,)]
     types = [
-        replace(priced("wide-dtype", "info", 9), remedy=Remedy(f"Send {name} as bfloat16."))
+        keyed(replace(priced("wide-dtype", "info", 9), remedy=Remedy(f"Send {name} as bfloat16.")))
         for name in ("float32", "float64")
     ]
     assert [row.numbers for row in rows(types)] == [(1,), (2,)]
 
 
 def test_each_late_rank_keeps_a_row_of_its_own():
-    late = [replace(priced("straggler", "info", 4), remedy=Remedy("Trace it."), ranks=(r,)) for r in (0, 1)]
+    late = [
+        keyed(replace(priced("straggler", "info", 4), remedy=Remedy("Trace it."), ranks=(rank,)))
+        for rank in (0, 1)
+    ]
     assert [row.numbers for row in rows(late)] == [(1,), (2,)]
 
 

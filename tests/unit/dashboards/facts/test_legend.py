@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.dashboards.facts import first_facts
-from shardtoll.dashboards.facts.drawn import UNATTRIBUTED
+from shardtoll.dashboards.facts.drawn import IDLE, UNATTRIBUTED
 from shardtoll.dashboards.facts.legend import exceed, legend, words
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.dashboards.terminal.first_screen import LINES
@@ -98,7 +98,7 @@ def test_a_toll_above_the_watched_step_is_said_to_be_of_all_steps():
 def test_the_words_by_the_bars_are_explained_where_they_stand():
     said = "surveyed step: recorded whole · watched step: collectives only · "
     said += "unattributed: recording, or in no record"
-    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: recording, unknown"
+    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: unknown"
     report = divided()
     drawn = (0, UNATTRIBUTED)
     assert words(report, drawn, 110) == said
@@ -111,9 +111,21 @@ def test_the_words_by_the_bars_are_explained_where_they_stand():
     assert said in shown(sample_reports.report(), 100).splitlines()
 
 
+def test_the_words_by_the_bars_are_never_cut():
+    report = replace(divided(), run=replace(divided().run, device="cpu"))
+    for width in range(40, 140):
+        said = words(report, (0, IDLE, UNATTRIBUTED), width)
+        assert said is not None
+        assert len(said) <= width, width
+    assert words(report, (0, IDLE, UNATTRIBUTED), 80) == (
+        "watched: collectives · unattributed: unknown · idle: no operator"
+    )
+    assert words(report, (0, IDLE, UNATTRIBUTED), 30) == "idle: no operator"
+
+
 def test_a_saving_beyond_toll_minus_floor_says_how():
     hidden = of(cost("exposed-communication", 9, 4))
-    assert first_facts.beyond_floor(hidden.findings[0]) == "hidden"
+    assert hidden.findings[0].beyond_floor == "hidden"
     assert first_facts.figures(hidden.findings[0]) == [
         "toll 9.00 ms · floor 4.00 ms · saving 9.00 ms (hidden)",
         "toll 9.00 ms · saving 9.00 ms",
@@ -127,7 +139,7 @@ def test_a_saving_beyond_toll_minus_floor_says_how():
     assert first_facts.figures(removed.findings[0])[0].endswith("saving 9.00 ms")
     assert "unless left out" in shown(removed, 100)
     plain = of(replace(cost("exposed-communication", 9, 4), saving_ns=5 * MS))
-    assert first_facts.beyond_floor(plain.findings[0]) is None
+    assert plain.findings[0].beyond_floor is None
     assert "unless" not in shown(plain, 100)
 
 

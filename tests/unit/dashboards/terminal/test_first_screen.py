@@ -184,7 +184,20 @@ def test_the_saving_stays_at_80_columns():
 
 def test_a_fix_that_saves_nothing_says_so():
     finding = Finding("pipeline-bubble", "warning", "t", 9_000_000, None, 0, None, 1, (0,), Where())
-    assert first_facts.figures(finding)[0] == "toll 9.00 ms · no saving alone"
+    assert first_facts.figures(finding)[0] == "toll 9.00 ms · saving 0"
+    replayed = replace(finding, replayed="without it")
+    assert first_facts.figures(replayed)[0] == "toll 9.00 ms · saving 0 (replayed)"
+
+
+def test_a_late_host_that_launches_late_names_the_finding_that_holds_the_saving():
+    bound = Finding("launch-bound", "warning", "t", 9_000_000, None, 9_000_000, None, 1, (0,), Where())
+    late = replace(
+        bound, kind="straggler", saving_ns=0, ranks=(1,), figures=(Figure("late_launches_ns", 1, "ns"),)
+    )
+    report = replace(sample_reports.report(), findings=(bound, late))
+    assert first_facts.saved_with(report, 2) == 1
+    assert first_facts.saved_with(report, 1) is None
+    assert "toll 9.00 ms · saving: with finding 1" in shown(report, 100)
 
 
 def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
@@ -257,10 +270,11 @@ def test_the_time_of_findings_not_shown_is_not_said_to_be_of_those_shown():
     overlap = Overlap((1, 2, 6), 20_000_000)
     report = replace(sample_reports.report(), findings=(finding,) * 6, overlaps=(overlap,))
     shown_first = (
-        "Findings 1, 2 and 1 more overlap: they cost at most 20.0 ms together, and savings do not add up."
+        "Findings 1, 2 and one not shown overlap: they cost at most 20.0 ms together, and savings do not add "
+        "up."
     )
     assert together.overlaps(report, [1, 2, 3, 4, 5]) == [shown_first]
-    assert together.overlaps(report) == [shown_first.replace("1 more", "6")]
+    assert together.overlaps(report) == [shown_first.replace("one not shown", "6")]
     assert together.overlaps(report, [2, 3, 4]) == []
 
 

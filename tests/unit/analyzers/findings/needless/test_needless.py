@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
+from shardtoll.analyzers.findings.needless import latency_bound
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 from tests.unit.analyzers.of_kinds import running
 
@@ -461,3 +463,13 @@ class TestSyncEveryMicrobatch:
         (finding,) = micro_batches(caused_by_op=cause)
         assert code in finding.remedy.code
         assert finding.bytes == 3 * 4 * KIB
+
+
+def test_small_gathers_of_whole_tensors_are_advised_to_reduce_local_parts():
+    rows = pd.DataFrame({"caused_by_op": ["DTensor.full_tensor", "DTensor.full_tensor"]})
+    assert latency_bound._whole_tensors(rows)
+    assert not latency_bound._whole_tensors(pd.DataFrame({"caused_by_op": ["DTensor.full_tensor", None]}))
+    advice = latency_bound._remedy("all_gather", "optimizer", 51, "dp", "train.py:35 (clip)", whole=True)
+    assert advice.text.startswith("Reduce norms of each rank's own part")
+    assert advice.code is not None
+    assert 'mesh.get_group("dp")' in advice.code
