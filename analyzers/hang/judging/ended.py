@@ -27,7 +27,7 @@ def hung_before(job: Job, waiting: Mapping[int, Wait], limit_ns: int, dead: Sequ
     Who waited was killed too, or an exception ended its collective as the one it waited for was killed.
     `dead`: those it waited for. Who had given up as torch's limit was over had waited long enough for that.
     """
-    if any(_outlived(job, rank, other) for rank in waiting if job.ranks[rank].timed_out for other in dead):
+    if any(outlived(job, rank, other) for rank in waiting if job.ranks[rank].timed_out for other in dead):
         return True
     return any(
         (job.ranks[rank].standing == "dead" or job.ranks[rank].lost_peer)
@@ -42,7 +42,7 @@ def _waited_before_end(job: Job, rank: int, limit_ns: int) -> bool:
     return since_ns is not None and job.first_end_ns is not None and job.first_end_ns - since_ns >= limit_ns
 
 
-def _outlived(job: Job, rank: int, other: int) -> bool:
+def outlived(job: Job, rank: int, other: int) -> bool:
     """Whether another rank still lived as a rank gave up."""
     flights = job.ranks[rank].flight, job.ranks[other].flight
     if flights[0].heartbeat_ns is None or flights[1].heartbeat_ns is None:

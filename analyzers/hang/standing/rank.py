@@ -6,7 +6,13 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from shardtoll.analyzers.hang.standing.victims import gave_up, lost_by_words, lost_peer, timed_out
+from shardtoll.analyzers.hang.standing.victims import (
+    gave_up,
+    lost_by_words,
+    lost_peer,
+    timed_out,
+    timed_out_unseen,
+)
 from shardtoll.ledger.answers.hang import Standing
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
 
@@ -88,6 +94,11 @@ class Rank(Struct):
     def timed_out(self) -> bool:
         """Whether it gave its last collective up as torch's own limit was over."""
         return not self.own_error and timed_out(self.flight)
+
+    @property
+    def timed_out_unseen(self) -> bool:
+        """Whether it gave a collective up so that C++ issued unseen, as DDP's buckets in backward."""
+        return not self.own_error and timed_out_unseen(self.flight)
 
     @property
     def gave_up(self) -> bool:

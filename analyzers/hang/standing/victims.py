@@ -49,6 +49,11 @@ def timed_out(flight: RankFlight) -> bool:
     return lost_peer(flight) and bool(_TIMED_OUT.search(flight.error or ""))
 
 
+def timed_out_unseen(flight: RankFlight) -> bool:
+    """Whether a rank's exception says that torch's limit was over, in a collective that C++ issued unseen."""
+    return lost_by_words(flight) and not lost_peer(flight) and bool(_TIMED_OUT.search(flight.error or ""))
+
+
 def gave_up(flight: RankFlight) -> bool:
     """Whether a rank gave its collective up itself: by torch's limit, or by code of the user's."""
     return timed_out(flight) or (lost_peer(flight) and _speaks_for_itself(flight))

@@ -222,3 +222,34 @@ def test_a_process_that_died_in_a_wait_like_others_is_the_cause(waited_s: float,
     told = ended_in_wait(waited_s, usual_s)
     assert (told.hang, told.why) == (True, "dead")
     assert told.verdict.startswith("Rank 0 died")
+
+
+def given_up(beat_s: float, error: str) -> list[RankFlight]:
+    """Return two ranks in DDP's backward and past the loop: 0 raises, 1 beats until `beat_s` after that."""
+    end = NOW - 10 * SECOND
+    first = flight(
+        0, BEFORE, world=2, line=A, life="dead", state="failed", error=error, moved_ns=end, heartbeat_ns=end
+    )
+    still = flight(
+        1, BEFORE, world=2, line=C, life="dead", moved_ns=end - 15 * SECOND,
+        heartbeat_ns=end + int(beat_s * SECOND),
+    )  # fmt: skip
+    return [first, still]
+
+
+TIMED_OUT = "RuntimeError: unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize("beat_s", [-0.1, 0.3])
+def test_whom_a_launcher_ended_after_the_others_time_was_up_is_late_and_did_not_just_die(beat_s: float):
+    told = answer(*given_up(beat_s, TIMED_OUT))
+    assert (told.hang, told.why) == (True, "late")
+    assert told.verdict.startswith(f"Rank 1 has not arrived and has been at {C}")
+
+
+def test_whom_the_others_saw_leave_died():
+    assert answer(*given_up(0.3, "RuntimeError: Connection closed by peer")).why == "dead"
+
+
+def test_who_fell_silent_long_before_the_others_time_was_up_died():
+    assert answer(*given_up(-14, TIMED_OUT)).why == "dead"
