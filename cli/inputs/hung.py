@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from shardtoll.ledger import Report
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.disk.run_files import flights_in
 
 
@@ -24,4 +24,21 @@ def with_hang(report: Report, folder: Path) -> Report:
     answer = diagnose(flights, now_ns) if flights else None
     if answer is None or not answer.hang:
         return report
-    return replace(report, findings=ranked((*answer.findings, *report.findings)))
+    return _renumbered(report, ranked((*answer.findings, *report.findings)))
+
+
+def _renumbered(report: Report, findings: tuple[Finding, ...]) -> Report:
+    """Return the report with these findings, its own among them; what speaks of those by number still does."""
+    place = {id(finding): number for number, finding in enumerate(findings, start=1)}
+    new = {number: place[id(finding)] for number, finding in enumerate(report.findings, start=1)}
+    overlaps = tuple(
+        replace(each, findings=tuple(new[number] for number in each.findings)) for each in report.overlaps
+    )
+    foreseen = report.foreseen
+    if foreseen is not None:
+        changes = tuple(
+            each if each.number is None else replace(each, number=new[each.number])
+            for each in foreseen.changes
+        )
+        foreseen = replace(foreseen, changes=changes)
+    return replace(report, findings=findings, overlaps=overlaps, foreseen=foreseen)
