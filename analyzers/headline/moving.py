@@ -61,7 +61,7 @@ def clause(
         return f"{head or UNHIDDEN} most, not a late rank or a slow network", kinds
     if first is not None and first.kind in HEADS and share >= LARGE_SHARE:
         # What the job sends in vain costs on a fast network too.
-        return f"{HEADS[first.kind]} most, and transfers are slow too", (first.kind,)
+        return f"{HEADS[first.kind]} time, and transfers are slow too", (first.kind,)
     # A rank that is late, perhaps by chance, stands on the bill and by the bars.
     late = any(finding.kind == "straggler" and len(finding.ranks) == 1 for finding in findings)
     return f"{_slow(context, share)}{'' if late or share < LARGE_SHARE else ', and no rank is late'}", SLOW

@@ -359,7 +359,7 @@ def _stages(context: Context, findings: Sequence[Finding], advice: int | None) -
     excess = 0.0 if uneven is None else uneven.excess_ns
     form = shape(context)
     if form is not None and (late is None or late.kind != "straggler") and toll > OUTWEIGHS * excess:
-        few = f"{head}: {form.words} leave each idle {percent(form.ideal_share)} of the step"
+        few = f"{head}: {form.words} leave each without work for {percent(form.ideal_share)} of the step"
         return (few if uneven is None else f"{few}, and {_uneven(uneven)}"), schedule
     if uneven is not None:
         return f"{head}: {pipeline_imbalance.clause(uneven)}", advice
@@ -369,9 +369,9 @@ def _stages(context: Context, findings: Sequence[Finding], advice: int | None) -
 
 
 def _uneven(uneven: pipeline_imbalance.Imbalance) -> str:
-    """Return `rank 7 computes 174 ms beyond the mean stage`."""
+    """Return `rank 7 computes 174 ms more than the mean stage`."""
     verb = "computes" if uneven.verb == "compute" else "works"
-    return f"{ranks(uneven.slowest[:1])} {verb} {duration(uneven.excess_ns)} beyond the mean stage"
+    return f"{ranks(uneven.slowest[:1])} {verb} {duration(uneven.excess_ns)} more than the mean stage"
 
 
 def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:

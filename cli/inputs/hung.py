@@ -28,7 +28,7 @@ def with_hang(report: Report, folder: Path) -> Report:
 
 
 def _renumbered(report: Report, findings: tuple[Finding, ...]) -> Report:
-    """Return the report with these findings, its own among them; what speaks of those by number still does."""
+    """Return the report with these findings, its own among them; numbers of those stay right."""
     place = {id(finding): number for number, finding in enumerate(findings, start=1)}
     new = {number: place[id(finding)] for number, finding in enumerate(report.findings, start=1)}
     overlaps = tuple(

@@ -33,7 +33,7 @@ _WATCHED: Final = ("watched step: collectives only", "watched: collectives only"
 _UNATTRIBUTED: Final = (
     "unattributed: recording, or in no record",
     "unattributed: recording, unknown",
-    "unattributed: unknown",
+    "unattributed: no record",
 )
 _IDLE_ON_CPU: Final = (
     "idle: no operator runs, but Python may",

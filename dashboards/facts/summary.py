@@ -135,7 +135,7 @@ def nothing_found(report: Report) -> str:
     there = [human.plural(count, word) for word, count in _checked_counts(report).items() if count]
     steps = _checked_steps(report)
     if not there:
-        return f"no findings in {steps}: neither collectives nor operators with sizes are on record"
+        return f"no findings in {steps}: no collectives and no shapes of operators are on record"
     return f"no findings; checked: {', '.join(there)} in {steps}"
 
 

@@ -50,7 +50,8 @@ def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
             # The function is left out: code outside of one has none.
             numbers.setdefault(source.partition(" (")[0], []).append(number)
     return [
-        f"Findings {_listed(several)} are of one line, {PurePath(line).name}: fix one, then report again."
+        f"Findings {_listed(several)} are of one line, {PurePath(line).name}: one change may fix "
+        f"{'both' if len(several) == 2 else 'all'}."
         for line, several in numbers.items()
         if len(several) > 1
     ]

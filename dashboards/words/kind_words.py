@@ -23,7 +23,7 @@ WORDS: Final[dict[str, str]] = {
     "expert-imbalance": "One rank's experts get far more tokens than the others', which wait for it.",
     "gathered-logits": "The classes of the logits are gathered for a loss that could be made of parts.",
     "duplicated-compute": "Several ranks did the same work, or one rank did it twice.",
-    "duplicated-data": "Data-parallel ranks train on equal batches.",
+    "duplicated-data": "Data-parallel ranks train on the same batches.",
     "recompute": "Activations are computed again, which costs time and saves memory.",
     "wrong-gradient": "A parameter's gradient is not that of the global batch, or its replicas disagree.",
     "replica-drift": "Parameters that replicas must hold equal are not equal any more.",

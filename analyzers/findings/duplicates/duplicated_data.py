@@ -135,7 +135,7 @@ def _shared(context: Context, rows: pd.DataFrame, ranks: Sequence[int]) -> list[
         Finding(
             kind="duplicated-data",
             severity="info" if toy else "warning",
-            title=f"{rank_words(involved)} trained on equal batches in {steps} of "
+            title=f"{rank_words(involved)} trained on the same batches in {steps} of "
             f"{times(int(sound['step'].nunique()), 'checked step')}: "
             + (
                 f"{ways} data-parallel ranks do the work of one"

@@ -51,8 +51,8 @@ _ADVICE: Final = (
         "FSDP",
         None,
         None,
-        "Shard smaller blocks, so that one block's reduction runs behind the backward of the block before "
-        "it. With gradient accumulation, reduce on the last micro-batch only.",
+        "Shard smaller blocks: then gradients of one are reduced while backward computes the next. With "
+        "gradient accumulation, reduce on the last micro-batch only.",
         "model.set_requires_gradient_sync(is_last_micro_batch)",
     ),
     _Advice(
@@ -86,9 +86,8 @@ _ADVICE: Final = (
         ddp_causes.DDP,
         "broadcast",
         None,
-        "Ignore this message: DDP agrees on its buckets once, in the first steps, and does not send it "
-        "again. "
-        "Surveys of later steps do not have it. If a rank is late, the waiting moves to the next collective.",
+        "Survey later steps too: DDP sends this message in the first steps only, to agree on its buckets. "
+        "If a rank is late, the waiting moves to the next collective.",
         'with audit(model, level="schedule") as session:  # surveys later steps too\n    ...',
     ),
     *(
@@ -141,7 +140,7 @@ _ADVICE: Final = (
             "",
             op,
             None,
-            "Post the receive before the work that comes first, and send as soon as the tensor is ready. "
+            "Post the receive before other work, and send as soon as the tensor is ready. "
             "Time that waits for the other end goes only if that end is earlier.",
             f"work = dist.{call}(tensor, {end}=other_rank)\n...  # other work\nwork.wait()",
         )

@@ -138,8 +138,10 @@ def _worst(
 
 
 def clause(imbalance: Imbalance) -> str:
-    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms per step, 10.5 ms beyond the mean stage`."""
+    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms per step, 10.5 ms more than the mean stage`."""
     stage = "" if imbalance.stage is None else f" (stage {imbalance.stage} of 0-{imbalance.stages - 1})"
+    if imbalance.stage == imbalance.stages - 1:
+        stage = f" (stage {imbalance.stage}, the last)"
     if stage and imbalance.per_rank > 1:
         stage = f" ({imbalance.per_rank} of the {imbalance.per_rank * imbalance.stages} stages)"
     # Python, sleep and files of a stage on CPUs are no operators: bars show them as idle.
@@ -148,7 +150,7 @@ def clause(imbalance: Imbalance) -> str:
         verb += "s"
     return (
         f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} per step{outside}, "
-        f"{duration(imbalance.excess_ns)} beyond the mean stage"
+        f"{duration(imbalance.excess_ns)} more than the mean stage"
     )
 
 

@@ -95,8 +95,8 @@ def remedy(
         )
     if part == "data_ns":
         return (
-            f"Give rank {rank} its batch earlier: more workers, prefetching, data "
-            "as near as the other ranks'.",
+            f"Give rank {rank} its batch earlier: more workers, prefetching, or storage as fast "
+            "as its peers'.",
             "DataLoader(dataset, num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)",
         )
     if part == "copy_ns":

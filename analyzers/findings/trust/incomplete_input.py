@@ -275,7 +275,7 @@ def _outside(context: Context) -> list[Finding]:
             (Evidence("ops", ", ".join(sorted(set(frame["op"])))),),
             "Annotate each pass that should count. Nothing to do for waiting requests and warm-up."
             if context.serves
-            else "Ignore collectives of set-up and checkpoints. Move others inside session.step().",
+            else "Move those of a step inside session.step(); those of set-up or checkpoints may stay.",
             severity="info",
             rows=Rows.of(collectives=frame.index),
         )

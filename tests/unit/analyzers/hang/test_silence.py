@@ -87,7 +87,7 @@ def test_no_stacks_are_asked_of_a_process_that_is_dead(quiet_s: int):
     assert told.why == "late"
     remedy = told.findings[0].remedy
     assert remedy is not None
-    assert remedy.text.startswith("Look at that rank's stacks")
+    assert remedy.text.startswith("Look at the stacks of rank")
     assert "heartbeat" not in told.verdict
 
 

@@ -127,7 +127,7 @@ def test_what_happens_once_in_several_steps_counts_with_its_mean():
 
 
 def test_equal_batches_lead_whatever_else_costs_time():
-    title = "ranks 0-1 trained on equal batches in 10 of 10 checked steps"
+    title = "ranks 0-1 trained on the same batches in 10 of 10 checked steps"
     equal = replace(stall("duplicated-data", 5), title=title)
     text = said(equal, stall("host-sync", 60))
     assert text.startswith(f"R{title[1:]};")

@@ -62,7 +62,7 @@ def test_slow_transfers_say_why_they_point_to_a_finding_of_another_kind():
     assert "finding" not in sentence.sentence(context, [unrelated])
     # What is sent in vain and costs most is named before the transport.
     said = sentence.sentence(context, [synced, replace(unrelated, toll_ns=1 * MS, saving_ns=1 * MS)])
-    assert said.startswith("Reducing gradients on every micro-batch costs most, and transfers are slow too: ")
+    assert said.startswith("Reducing gradients on every micro-batch costs time, and transfers are slow too: ")
     assert said.endswith("; see finding 1.")
 
 

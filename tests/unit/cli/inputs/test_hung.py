@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardtoll.cli.inputs.hung import with_hang
+from shardtoll.ledger.answers.overlap import Overlap
 from tests.sample_reports import report
 from tests.unit.cli.test_hang_command import hung
 
 
 def test_numbers_of_findings_go_on_with_a_hang_in_front(tmp_path: Path) -> None:
-    before = report()
+    before = report(overlaps=(Overlap((2, 3), 1_000, saved=True),))
     hung(tmp_path)
     after = with_hang(before, tmp_path)
     assert after.findings[0].kind == "hang"
-    assert before.overlaps
     for was, now in zip(before.overlaps, after.overlaps, strict=True):
         assert [after.findings[n - 1] for n in now.findings] == [before.findings[n - 1] for n in was.findings]
         assert now.findings != was.findings

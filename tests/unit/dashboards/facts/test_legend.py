@@ -98,7 +98,7 @@ def test_a_toll_above_the_watched_step_is_said_to_be_of_all_steps():
 def test_the_words_by_the_bars_are_explained_where_they_stand():
     said = "surveyed step: recorded whole · watched step: collectives only · "
     said += "unattributed: recording, or in no record"
-    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: unknown"
+    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: no record"
     report = divided()
     drawn = (0, UNATTRIBUTED)
     assert words(report, drawn, 110) == said
@@ -118,7 +118,7 @@ def test_the_words_by_the_bars_are_never_cut():
         assert said is not None
         assert len(said) <= width, width
     assert words(report, (0, IDLE, UNATTRIBUTED), 80) == (
-        "watched: collectives · unattributed: unknown · idle: no operator"
+        "watched: collectives · unattributed: no record · idle: no operator"
     )
     assert words(report, (0, IDLE, UNATTRIBUTED), 30) == "idle: no operator"
 

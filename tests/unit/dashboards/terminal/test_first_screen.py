@@ -212,7 +212,7 @@ def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
     report = replace(sample_reports.report(), findings=tuple(made), overlaps=(Overlap((2, 3), 10_000_000),))
     assert together.on_one_screen(report, [1, 2, 3]) == [
         "Findings 2 and 3 overlap: they cost at most 10.0 ms together, and savings do not add up.",
-        "Findings 1 and 2 are of one line, train.py:42: fix one, then report again.",
+        "Findings 1 and 2 are of one line, train.py:42: one change may fix both.",
     ]
     assert together.on_one_screen(report, [1, 3]) == []
 

@@ -33,7 +33,7 @@ def test_the_toll_is_what_the_slowest_stage_computes_beyond_the_mean() -> None:
     (finding,) = imbalances(of([30, 30, 50, 30], groups=[PIPE]))
     assert (finding.ranks, finding.toll_ns, finding.saving_ns) == ((2,), 15 * MS, 15 * MS)
     assert finding.title.startswith(
-        "rank 2 (stage 2 of 0-3) computes 50.0 ms per step, 15.0 ms beyond the mean stage (15 %"
+        "rank 2 (stage 2 of 0-3) computes 50.0 ms per step, 15.0 ms more than the mean stage (15 %"
     )
     assert finding.confidence == "certain"
 
@@ -82,7 +82,7 @@ def test_the_slow_stage_of_a_made_up_job_is_named_in_bill_and_headline(transport
     headline = report(**knobs).headline
     assert headline is not None
     assert "rank 2" in headline
-    assert "beyond the mean stage" in headline
+    assert "more than the mean stage" in headline
 
 
 @pytest.mark.parametrize("transport", ["device", "host"])
@@ -109,7 +109,7 @@ def test_a_stage_that_sleeps_between_its_messages_is_slow_too() -> None:
     (finding,) = imbalances(sleeping([19, 19, 79, 19], groups=[PIPE]))
     assert (finding.ranks, finding.toll_ns) == ((2,), 45 * MS)
     assert finding.title.startswith(
-        "rank 2 (stage 2 of 0-3) spends 80.0 ms per step outside messages, 45.0 ms beyond the mean stage"
+        "rank 2 (stage 2 of 0-3) spends 80.0 ms per step outside messages, 45.0 ms more than the mean stage"
     )
     assert finding.remedy is not None
     assert finding.remedy.code
