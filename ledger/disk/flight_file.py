@@ -105,6 +105,7 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
         raised=raised,
         raised_since_ns=_raised_since(words, raised, calls, epoch_ns),
         moved_ns=max(moments) + epoch_ns,
+        stood_since_ns=words[layout.STOOD_SINCE] + epoch_ns if words[layout.STOOD_SINCE] > 0 else None,
         heartbeat_ns=max(words[layout.BEAT], *moments) + epoch_ns,
         beat_every_ns=None if beat_s is None else int(beat_s * 1e9),
         hang_after_ns=None if limit_s is None else int(limit_s * 1e9),

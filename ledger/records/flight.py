@@ -98,6 +98,8 @@ class RankFlight:
     """When that call, or the wait for it, began."""
     moved_ns: int | None = None
     """When the rank last issued or finished a collective, or began a step."""
+    stood_since_ns: int | None = None
+    """Since when its training thread had stood still at the last look; None if it moved, or is unknown."""
     heartbeat_ns: int | None = None
     beat_every_ns: int | None = None
     """Time between heartbeats; None if the rank keeps none."""

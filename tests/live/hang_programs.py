@@ -74,6 +74,8 @@ def _look(folder: Path, over: threading.Event) -> None:
         answer = diagnose(flights, now_ns)
         if len(flights) == dist.get_world_size() and answer.hang and _hangs_if_killed(flights, now_ns):
             (folder / "live.json").write_text(json.dumps(hang_to_json(answer)))
+            # The last heartbeat of a killed rank is that much older than its end.
+            time.sleep(max(each.beat_every_ns or 0 for each in flights) / 1e9)
             break
     (folder / "looked").touch()
     # The job's store ends with this process, and a rank that waits in it would fail then.

@@ -6,11 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardtoll.profiler import audit
 from tests.live import hang_programs
 
 ODD_STEP = 3
@@ -95,12 +98,12 @@ def evaluated_alone() -> Step:
     return step
 
 
-def group_of_a_part() -> Step:
+def group_of_a_part(limit: timedelta | None = None) -> Step:
     """One rank does not call `new_group`."""
 
     def step(number: int) -> None:
         if number == ODD_STEP and dist.get_rank() != 1:
-            dist.new_group()  # members only
+            dist.new_group(timeout=limit)  # members only
         dist.all_reduce(torch.ones(2))  # of all
 
     return step
@@ -130,3 +133,19 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
 def run(name: str, folder: str, after_s: float) -> None:
     """Run a program; end this rank after rank 0 has looked."""
     hang_programs.hang(PROGRAMS[name], folder, after_s=after_s)
+
+
+def run_to_end(name: str, folder: str, after_s: float, limit_s: float) -> None:
+    """Run a program until torch's own limit ends it: nothing else does."""
+    limit = timedelta(seconds=limit_s)
+    if name == "group_of_a_part":
+        step = group_of_a_part(limit)
+    else:
+        step = PROGRAMS[name]()
+        dist.distributed_c10d._set_pg_timeout(limit)
+    with audit(
+        out=Path(folder, "run"), level="schedule", hang_after_s=after_s, gather_limit_s=2.0
+    ) as session:
+        for number in range(hang_programs.STEPS):
+            with session.step():
+                step(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from shardtoll.analyzers.hang.standing.job import Job
 from shardtoll.analyzers.hang.standing.waiting import Wait
@@ -21,16 +21,17 @@ def is_settled(job: Job, rank: int, wait: Wait, sure_ns: int) -> bool:
     return not wait.call.is_point_to_point or _waited_before_end(job, rank, sure_ns)
 
 
-def hung_before(job: Job, waiting: Mapping[int, Wait], limit_ns: int, dead: Sequence[int]) -> bool:
+def hung_before(job: Job, waiting: Iterable[int], limit_ns: int, dead: Sequence[int]) -> bool:
     """Whether a job hung already as its first rank ended.
 
     Who waited was killed too, or an exception ended its collective as the one it waited for was killed.
     `dead`: those it waited for. Who had given up as torch's limit was over had waited long enough for that.
     """
-    if any(outlived(job, rank, other) for rank in waiting if job.ranks[rank].timed_out for other in dead):
+    waiting = [rank for rank in waiting if rank in job.ranks]
+    if any(_outlived(job, rank, other) for rank in waiting if job.ranks[rank].timed_out for other in dead):
         return True
     return any(
-        (job.ranks[rank].standing == "dead" or job.ranks[rank].lost_peer)
+        (job.ranks[rank].standing == "dead" or job.ranks[rank].ended_in_wait)
         and _waited_before_end(job, rank, limit_ns)
         for rank in waiting
     )
@@ -42,7 +43,7 @@ def _waited_before_end(job: Job, rank: int, limit_ns: int) -> bool:
     return since_ns is not None and job.first_end_ns is not None and job.first_end_ns - since_ns >= limit_ns
 
 
-def outlived(job: Job, rank: int, other: int) -> bool:
+def _outlived(job: Job, rank: int, other: int) -> bool:
     """Whether another rank still lived as a rank gave up."""
     flights = job.ranks[rank].flight, job.ranks[other].flight
     if flights[0].heartbeat_ns is None or flights[1].heartbeat_ns is None:

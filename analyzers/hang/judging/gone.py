@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.judging.ended import outlived
 from shardtoll.analyzers.hang.standing.job import Job
 from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.ledger.answers.hang import Why
@@ -50,8 +49,4 @@ def broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis
         gone = first_gone(job, own)
     if gone is None:
         return None
-    gave_up = tuple(rank for rank in victims if job.ranks[rank].timed_out_unseen)
-    if gone[0] == "dead" and any(all(outlived(job, rank, other) for other in gone[1]) for rank in gave_up):
-        # They lived, and had not come: a launcher ended them after the others' time was up.
-        return Diagnosis(job, "late", waits, limit_ns, gone[1], gave_up)
     return Diagnosis(job, gone[0], waits, limit_ns, gone[1], victims)

@@ -60,7 +60,11 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
     gone = first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
     broken = broken_down(job, limit_ns, waits) if gone is None else None
     if broken is not None:
-        return broken
+        blamed = broken.culprits
+        # One that waits for victims since long before is no cause of their ends.
+        if not waiting.keys() >= set(blamed) or not hung_before(job, {*waiting, *reached}, limit_ns, blamed):
+            return broken
+        return _late(job, limit_ns, waits, waiting, reached)
     if gone is not None:
         why, culprits = gone
         if why == "dead" and hung_before(job, waiting, limit_ns, culprits):
@@ -160,8 +164,16 @@ def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Map
     if crossed is not None:
         return crossed
     if not long:
-        return _short(job, limit_ns, waits)
+        return _all_victims(job, limit_ns, waits) or _short(job, limit_ns, waits)
     return Diagnosis(job, "unknown", waits, limit_ns, (), long)
+
+
+def _all_victims(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
+    """Say that ranks of a job that is over failed in waits, and nothing says for whom; None if none did."""
+    victims = [number for number, rank in job.ranks.items() if job.over and rank.is_victim]
+    first = [number for number in victims if job.ranks[number].timed_out] or victims
+    others = tuple(number for number in victims if number not in first)
+    return Diagnosis(job, "failed", waits, limit_ns, tuple(first), others) if first else None
 
 
 def _crossed(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
@@ -216,13 +228,16 @@ def _late(
         why = "no peer"
     long = any(_long_enough(job, rank, limit_ns) for rank in waiting)
     # Once torch's own limit is over, the job has failed, however long ours is.
-    given_up = any(job.ranks[rank].timed_out for rank in waiting)
-    stands = given_up or all(_long_enough(job, rank, limit_ns) for rank in late)
-    if not (long and stands):
+    given_up = any(job.ranks[rank].timed_out for rank in (*waiting, *late))
+    stands = all(_long_enough(job, rank, limit_ns) for rank in late)
+    if not (given_up or (long and stands)):
         why = "slow"
     others = not_called(job, late) if why == "late" else ()
     if others:
-        ended = first_gone(job, others)
+        hung = hung_before(job, (*waiting, *late), limit_ns, others)
+        # An end that came of the wait is no cause.
+        own = [rank for rank in others if not (job.ranks[rank].is_victim or (hung and rank in waiting))]
+        ended = first_gone(job, own)
         gone_or_late: tuple[Why, tuple[int, ...]] = ended or ("late", others)
         return Diagnosis(job, gone_or_late[0], waits, limit_ns, gone_or_late[1], late)
     divergence = None if why == "slow" else first_divergence(job)

@@ -6,12 +6,13 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from shardtoll.analyzers.hang.standing.unseen import in_engine
 from shardtoll.analyzers.hang.standing.victims import (
     gave_up,
     lost_by_words,
     lost_peer,
+    lost_unseen,
     timed_out,
-    timed_out_unseen,
 )
 from shardtoll.ledger.answers.hang import Standing
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
@@ -19,12 +20,6 @@ from shardtoll.ledger.records.flight import FlightCall, RankFlight
 _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
 """A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
-_ENGINE: Final = (
-    "_engine_run_backward",
-    "_distributed_broadcast_coalesced",
-    "_verify_param_shape_across_processes",
-)
-"""Functions of torch in which C++ issues collectives and waits for them."""
 _GONE: Final[frozenset[Standing]] = frozenset(("dead", "failed", "closed", "left"))
 
 
@@ -86,19 +81,19 @@ class Rank(Struct):
         return not self.own_error and lost_peer(self.flight)
 
     @property
+    def ended_in_wait(self) -> bool:
+        """Whether the loss of a peer, or torch's limit, ended it in a wait, seen or unseen."""
+        return self.lost_peer or lost_unseen(self.flight)
+
+    @property
     def is_victim(self) -> bool:
         """Whether it failed because of another rank, as far as its exception says."""
         return self.lost_peer or lost_by_words(self.flight)
 
     @property
     def timed_out(self) -> bool:
-        """Whether it gave its last collective up as torch's own limit was over."""
+        """Whether it gave its last wait up as torch's own limit was over."""
         return not self.own_error and timed_out(self.flight)
-
-    @property
-    def timed_out_unseen(self) -> bool:
-        """Whether it gave a collective up so that C++ issued unseen, as DDP's buckets in backward."""
-        return not self.own_error and timed_out_unseen(self.flight)
 
     @property
     def gave_up(self) -> bool:
@@ -114,13 +109,13 @@ class Rank(Struct):
     @property
     def in_backward(self) -> bool:
         """Whether it stands in autograd's engine, or a call of DDP's, where C++ waits unseen."""
-        return any(name in frame for frame in self.flight.frames[:3] for name in _ENGINE)
+        return in_engine(self.flight)
 
     @property
     def waits(self) -> bool:
         """Whether it is in a collective, seen or unseen, or in the wait for one."""
         if self.standing not in ("waits", "stopped"):
-            return self.lost_peer
+            return self.ended_in_wait
         return self.flight.blocked is not None or self.in_backward or not self.flight.waits_block
 
     @property
@@ -128,7 +123,7 @@ class Rank(Struct):
         """How long it has waited, or issued nothing; None unknown."""
         if self.flight.waited_ns is not None:
             return self.flight.waited_ns
-        if self.lost_peer:
+        if self.ended_in_wait:
             return None
         since = self.flight.blocked_since_ns if self.flight.blocked is not None else self.flight.moved_ns
         if since is None or self.until_ns is None:
@@ -140,6 +135,10 @@ class Rank(Struct):
         """Since when it is in a collective, or was as an exception ended it; None if in none, or unknown."""
         if self.lost_peer:
             return self.flight.raised_since_ns
+        if self.ended_in_wait:
+            # The exception moved it on through the step's end; one beat before, it had moved last.
+            stood_ns = self.flight.stood_since_ns
+            return None if stood_ns is None else stood_ns - (self.flight.beat_every_ns or 0)
         if self.flight.blocked is None and self.in_backward:
             # Collectives of C++ there have no time of their own.
             return self.flight.moved_ns
@@ -179,7 +178,7 @@ def rank_of(
         standing = "dead"
     elif flight.life == "stopped":
         standing = "stopped"
-    elif flight.blocked is not None or _in_engine(flight):
+    elif flight.blocked is not None or in_engine(flight):
         standing = "waits"
     elif flight.source == "flight":
         standing = "runs" if flight.waits_block or not flight.calls else "waits"
@@ -187,7 +186,3 @@ def rank_of(
     # An audit that ends stops its heartbeat itself: that is no silence.
     silent = stopped_beating and flight.state in ("open", "unknown")
     return Rank(flight, standing, until, age, behind_ns if silent else None, own_error=own_error)
-
-
-def _in_engine(flight: RankFlight) -> bool:
-    return any(name in frame for frame in flight.frames[:3] for name in _ENGINE)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from shardtoll.analyzers.hang.standing.arrivals import Arrivals
+from shardtoll.analyzers.hang.standing.unseen import in_engine, makes_group
 from shardtoll.ledger.records.flight import RankFlight
 
 _LOST: Final = re.compile(
@@ -44,14 +45,15 @@ def lost_by_words(flight: RankFlight) -> bool:
     return flight.state == "failed" and bool(_LOST.search(flight.error or ""))
 
 
+def lost_unseen(flight: RankFlight) -> bool:
+    """Whether such an exception ended a rank in a wait that no collective of the program shows."""
+    return lost_by_words(flight) and not lost_peer(flight) and (in_engine(flight) or makes_group(flight))
+
+
 def timed_out(flight: RankFlight) -> bool:
-    """Whether a rank gave its collective up as torch's own limit was over: nobody's end is the reason."""
-    return lost_peer(flight) and bool(_TIMED_OUT.search(flight.error or ""))
-
-
-def timed_out_unseen(flight: RankFlight) -> bool:
-    """Whether a rank's exception says that torch's limit was over, in a collective that C++ issued unseen."""
-    return lost_by_words(flight) and not lost_peer(flight) and bool(_TIMED_OUT.search(flight.error or ""))
+    """Whether a rank gave its wait up as torch's own limit was over: nobody's end is the reason."""
+    in_wait = lost_peer(flight) or lost_unseen(flight)
+    return in_wait and bool(_TIMED_OUT.search(flight.error or ""))
 
 
 def gave_up(flight: RankFlight) -> bool:

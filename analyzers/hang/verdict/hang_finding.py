@@ -28,7 +28,7 @@ _REMEDIES: Final = {
     "dead": "Look at what ended that process: the kernel's log for memory, its own output for a signal.",
     "closed": "Have every rank run the same number of steps.",
     "stopped": "Continue the process with SIGCONT, or detach the debugger that holds it.",
-    "late": "Look at the stacks of {ranks}, which others wait for in a collective.",
+    "late": "Look at the stacks of {ranks}, for which others wait in a collective.",
     "no peer": "Issue the other side of this send or receive on that rank.",
     "no file": "Give the run folders of the other nodes too. If they are given, look at that rank's output.",
     "unknown": "Look at the network between these ranks, and compare the stacks of all threads.",
@@ -60,7 +60,8 @@ def _remedy(diagnosis: Diagnosis) -> str:
                 f"Run `py-spy dump --pid{pid}`: what holds Python's lock keeps rank {holders[0]} from "
                 "writing stacks."
             )
-        return _told_more(diagnosis) or _REMEDIES[diagnosis.why].format(ranks=numbers(diagnosis.culprits))
+        told = _told_more(diagnosis) or _REMEDIES[diagnosis.why]
+        return told.format(ranks=numbers(diagnosis.culprits)) if diagnosis.culprits else told
     named = suspects(diagnosis)
     if source_of(diagnosis, wait) == "dump":
         first = f"Give the dump of {numbers(named)} too" if named else "Give the dumps of all ranks"

@@ -63,7 +63,7 @@ def waiters(diagnosis: Diagnosis, *, ended: bool = False) -> str:
     same = tuple(rank for rank in same if rank not in diagnosis.culprits) or same
     for_ns = diagnosis.job.ranks[first.rank].for_ns
     since = f" for {human.duration(for_ns)}" if for_ns else ""
-    failed = all(diagnosis.job.ranks[rank].lost_peer for rank in same)
+    failed = all(diagnosis.job.ranks[rank].ended_in_wait for rank in same)
     did = "failed" if failed else "had waited" if ended else verb(same, "waits", "wait")
     return f"{numbers(same)} {did}{since} in {described(first.call, first.place)}"
 

@@ -228,13 +228,15 @@ def given_up(beat_s: float, error: str) -> list[RankFlight]:
     """Return two ranks in DDP's backward and past the loop: 0 raises, 1 beats until `beat_s` after that."""
     end = NOW - 10 * SECOND
     first = flight(
-        0, BEFORE, world=2, line=A, life="dead", state="failed", error=error, moved_ns=end, heartbeat_ns=end
-    )
+        0, BEFORE, world=2, line=A, life="dead", state="failed", error=error, moved_ns=end, heartbeat_ns=end,
+        frames=("graph.py:979 (_engine_run_backward)",), stood_since_ns=end - 15 * SECOND,
+    )  # fmt: skip
     still = flight(
         1, BEFORE, world=2, line=C, life="dead", moved_ns=end - 15 * SECOND,
         heartbeat_ns=end + int(beat_s * SECOND),
     )  # fmt: skip
-    return [first, still]
+    # C++ has issued one more of its group there.
+    return [replace(first, groups=(FlightGroup("world", (0, 1), issued_place=4),)), still]
 
 
 TIMED_OUT = "RuntimeError: unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation to complete"
