@@ -24,6 +24,7 @@ from shardtoll.ledger import (
     Step,
     Where,
 )
+from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.records.volume import busbw_factor, wire_bytes
 from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.tables import to_table
@@ -201,7 +202,7 @@ def _report() -> Report:
             + [Notice(3, "capture-stopped", "stopped after an error in a hook", step=1)],
         ),
     }
-    return matched(Report(RUN, FABRIC, GROUPS, tables, FINDINGS))
+    return matched(Report(RUN, FABRIC, GROUPS, tables, tuple(with_keys(FINDINGS))))
 
 
 def of_ranks(tables: Mapping[str, pa.Table], ranks: Iterable[int]) -> dict[str, pa.Table]:

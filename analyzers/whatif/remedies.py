@@ -59,8 +59,8 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
 
     It saves at most what the bill says: one fix has one figure, wherever it is asked for. In a live run the
     host's work for removed calls comes on top (`Edit.beyond`). A late rank's toll is no such bound: the
-    transfers that it pushes out of compute are in nobody's waiting. In a pipeline it is one of each stage: a
-    micro-batch goes through all of them, one after the other.
+    transfers that it pushes out of compute are in nobody's waiting. Nor is that of a second forward in a
+    pipeline: a micro-batch goes through all stages in turn, so it is bounded by that of every stage.
     """
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
@@ -71,9 +71,10 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     bounds = [each for each in (made.most_ns, claimed, finding.toll_ns) if each is not None]
     if not bounds:
         return replace(made, number=number)
-    if (count := stages(context)) > 1:
-        return replace(made, number=number, most_ns=min(bounds) * count, in_stages=True, more=STAGES_MORE)
-    return replace(made, number=number, most_ns=min(bounds))
+    most_ns = min(bounds)
+    if finding.kind == "recompute" and (count := stages(context)) > 1:
+        return replace(made, number=number, most_ns=most_ns * count, in_stages=True, more=STAGES_MORE)
+    return replace(made, number=number, most_ns=most_ns)
 
 
 def stages(context: Context) -> int:

@@ -41,9 +41,8 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
     if edit is None:
         return finding
     saved = made.saved([edit])
-    if saved.low_ns > CONTRADICTS * finding.saving_ns and not edit.in_stages:
-        # Replay and bill contradict each other: neither is proven, and the bound is the careful one. In a
-        # pipeline they do not: what is lost in one stage delays the others too.
+    if saved.low_ns > CONTRADICTS * finding.saving_ns:
+        # Replay and bill contradict each other: neither is proven, and the bound is the careful one.
         return finding
     mid, low, high = saved.at_most(finding.saving_ns)
     bound = Figure(BOUND, finding.saving_ns, "ns")

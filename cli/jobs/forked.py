@@ -20,6 +20,11 @@ from shardtoll.cli.jobs.ranks import JobError, job_environment
 _START_LIMIT_S: Final = 120.0
 _GRACE_S: Final = 10.0
 """What the server may take beyond a job's own limit to kill its ranks and say so."""
+_THREADS: Final = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "BLIS_NUM_THREADS"),
+    "MKL_NUM_THREADS",
+)
+"""How many threads libraries of numpy and torch start."""
 
 
 class Forked:
@@ -52,7 +57,8 @@ class Forked:
                     **os.environ,
                     # Else importing pyarrow starts a thread of its allocator.
                     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-                    "OMP_NUM_THREADS": "1",
+                    # A process with threads is not forked.
+                    **dict.fromkeys(_THREADS, "1"),
                     "KINETO_LOG_LEVEL": "99",
                 },
                 stdin=subprocess.PIPE,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 
 from shardtoll.ledger import Report
 from shardtoll.ledger.records.columns import literal
@@ -27,7 +27,8 @@ WATCHED_PARTS: Final = ("exposed_comm_ns", "unattributed_ns")
 """The parts that a watched step knows; the others are somewhere in its unattributed time."""
 
 
-class RankTime(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RankTime:
     """The mean step of one rank, or of several folded into one; all times in ns.
 
     Over its watched steps, if surveyed ones tell how they divide; else over the surveyed ones, or over

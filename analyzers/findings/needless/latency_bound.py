@@ -316,13 +316,13 @@ def _remedy(
     if whole:
         text = (
             "Reduce norms of each rank's own part: full_tensor() gathers whole tensors here. "
-            "`clip_grad_norm_` of all parameters reduces one number."
+            "`clip_grad_norm_` of all parameters, with foreach=True, reduces one number."
         )
         group = "" if mesh_dim is None else f', group=mesh.get_group("{mesh_dim}")'
         written = (
             "own = torch.stack([g.to_local().norm() for g in gradients]).square().sum()\n"
             f"dist.all_reduce(own{group})  # then norm = own.sqrt()\n"
-            "# or: clip_grad_norm_(model.parameters(), max_norm)"
+            "# or: clip_grad_norm_(model.parameters(), max_norm, foreach=True)"
         )
     elif phase == "optimizer":
         text = (

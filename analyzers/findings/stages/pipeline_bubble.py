@@ -121,15 +121,16 @@ def _remedy(form: Shape | None, saving: int | None) -> Remedy:
         advice = "Use more micro-batches: they shrink the bubble. "
         code = f"schedule = type(schedule)(stages, n_microbatches={2 * form.micro_batches})"
     return Remedy(
-        f"{advice}{_more(saving)}",
+        f"{advice}{_more(form, saving)}",
         code,
         None if saving is None else "the same schedule with no more than its ideal bubble",
     )
 
 
-def _more(saving: int | None) -> str:
-    """Return what else there is to know of a bubble with such a saving."""
-    if saving is None:
+def _more(form: Shape | None, saving: int | None) -> str:
+    """Return what else there is to know of a bubble of this shape with such a saving."""
+    is_known = form is not None and form.stages_per_rank is not None and form.micro_batches is not None
+    if saving is None and is_known:
         return "`shardtoll whatif` with `--micro-batches` predicts by how much."
     return "Time above the ideal comes from unequal stages: move layers between them."
 

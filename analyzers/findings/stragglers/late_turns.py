@@ -17,6 +17,8 @@ from shardtoll.ledger.words.human import plural as times
 
 TINY_BYTES: Final = 1024
 """Messages up to this size take latency alone."""
+REDUCE: Final = ("all_reduce", "reduce")
+PASSES: Final = ("forward", "backward", "recompute")
 LEAST_MEETINGS: Final = 8
 """Small messages per step at one line from which it is said to make ranks wait."""
 MOST: Final = 0.5
@@ -73,8 +75,10 @@ def _meeting(context: Context, rest: pd.DataFrame) -> tuple[str, int] | None:
 
     Each message makes ranks meet, and whoever is a little later then makes the others wait.
     """
-    rows = context.in_alike.loc[rest.index, ["source", "message_bytes", "match_id", "step"]]
-    small = (rows["message_bytes"] <= TINY_BYTES).fillna(False) & rows["source"].notna()
+    rows = context.in_alike.loc[rest.index, ["source", "message_bytes", "match_id", "step", "op", "phase"]]
+    # What the model itself needs in its passes, as statistics of a batch, cannot be had less often.
+    beside = rows["op"].isin(REDUCE) & ~rows["phase"].isin(PASSES)
+    small = (rows["message_bytes"] <= TINY_BYTES).fillna(False) & rows["source"].notna() & beside
     waited = rest["waited_ns"][small].groupby(rows["source"][small]).sum()
     if waited.empty or float(waited.max()) < MOST * float(rest["waited_ns"].sum()):
         return None

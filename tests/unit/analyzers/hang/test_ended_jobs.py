@@ -249,9 +249,5 @@ def test_whom_a_launcher_ended_after_the_others_time_was_up_is_late_and_did_not_
     assert told.verdict.startswith(f"Rank 1 has not arrived and has been at {C}")
 
 
-def test_whom_the_others_saw_leave_died():
-    assert answer(*given_up(0.3, "RuntimeError: Connection closed by peer")).why == "dead"
-
-
 def test_who_fell_silent_long_before_the_others_time_was_up_died():
     assert answer(*given_up(-14, TIMED_OUT)).why == "dead"
