@@ -2,7 +2,7 @@
 
 Collectives of one group run one after another: they share a communicator, which works off its queue in order.
 Collectives of different groups may run at once, and so may sends and receives of different peers and
-directions. So each (group, for sends and receives also op and peer) is a queue, and in any schedule a step
+directions. So each group is a queue, for sends and receives each op and peer of it. In any schedule a step
 lasts at least as long as the least times of its longest queue together. The bound is the largest of the
 queues' sums. All queues one after the other is no bound, but what a step without any overlap would need.
 """

@@ -106,8 +106,8 @@ def paired(before: list[Site], after: list[Site]) -> Paired:
 
     At one place two collectives of another number format or size are one whose format or size changed. Those
     of as many elements are paired first, then those called as often: a changed program adds and takes away
-    whole ones too. Last, what has but another module or phase and is called from the same function with as
-    many elements: code was moved, or a copy in another format no longer tells whose it is.
+    whole ones too. Last come those of the same function with as many elements, but of another module or
+    phase: code was moved, or a copy in another format no longer tells whose it is.
     """
     pairs: Paired = []
     left = [list(before), list(after)]

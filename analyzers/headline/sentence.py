@@ -68,6 +68,8 @@ TELLING: Final = 0.2
 LEAST_UNKNOWN: Final = 0.01
 """Part of exposed communication from which it is worth the words that waiting or moving is unknown."""
 
+LEAST_TOLL: Final = 0.01
+"""Part of the step that a finding must cost to be said to explain idle time."""
 LITTLE_COMPUTE: Final = 0.1
 """Share of the steps below which compute hides hardly anything of the transfers."""
 
@@ -176,11 +178,19 @@ def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None,
         return copies, ("transfer-stall",)
     idle = headline_idle.clause(context, {finding.kind for finding in findings})
     if idle is not None:
-        return idle
+        text, kinds = idle
+        return text, _worth_saying(context, findings, kinds)
     host = host_waits.clause(context, findings, within_idle=True)
     if host is not None:
         return host
     return unattributed.clause(context), ("unattributed-time",)
+
+
+def _worth_saying(context: Context, findings: Sequence[Finding], kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the kinds with a finding that costs some of the step: others explain no idle time."""
+    least_ns = LEAST_TOLL * (context.step_ns or 0)
+    told = {finding.kind for finding in findings if (finding.toll_ns or 0) >= least_ns}
+    return tuple(kind for kind in kinds if kind in told)
 
 
 def _own_ns(context: Context, rows: pd.DataFrame) -> pd.Series[float]:

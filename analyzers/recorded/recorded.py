@@ -66,7 +66,7 @@ class Recorded:
     first_ns: Floats | None = None
     """[ranks] When each rank's first step begins; None where every step begins anew."""
     simulated: Simulated = field(default_factory=Simulated, init=False, repr=False, compare=False)
-    """What drafts of these steps came to."""
+    """Outcomes of drafts of these steps."""
 
     def replay(self, graph: EventGraph | None = None) -> Outcome:
         """Return the outcome of the steps, or of an edited graph with the same lanes, edges and meetings."""

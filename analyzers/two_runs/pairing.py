@@ -1,4 +1,4 @@
-"""Pairs what is most alike of two lists; entries with equal keys are compared once, however many they are."""
+"""Pairs the most similar of two lists; entries with equal keys are compared once, however many they are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _by_key(entries: Mapping[int, _T], key: Callable[[_T], Hashable]) -> dict[Ha
 
 
 def _pair(pairs: dict[int, int], alike: Mapping[int, list[deque[int]]]) -> None:
-    """Give each row that has no partner yet the first of those that are as much alike, and take that away."""
+    """Give each row that has no partner yet the first of those that are as similar, and take that away."""
     for row in sorted(alike):
         free = [others for others in alike[row] if others] if row not in pairs else []
         if free:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from shardtoll.cli.inputs.hung import with_hang
 from shardtoll.cli.inputs.inputs import Input
 from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.cli.inputs.traces import read as read_jobs
@@ -28,20 +29,22 @@ class Shown(Protocol):
 
 
 class FollowedRun:
-    """A run folder, whether its job still runs or not."""
+    """A run folder, whether its job still runs, hangs or has ended."""
 
     def __init__(self, folder: Path, analyze: Callable[[Ledger], Report]) -> None:
+        self._folder = folder
         self._analyze = analyze
         self._follower = Follower(folder)
 
     def version(self) -> str:
-        """Return that of the files."""
-        return self._follower.version()
+        """Return that of the files. Ranks that stand still write their stacks, and nothing else."""
+        stacks = sum(1 for _ in self._folder.glob("stacks.rank*.txt"))
+        return f"{self._follower.version()}-{stacks}" if stacks else self._follower.version()
 
     def load(self) -> tuple[Report, bool]:
         """Read what is new and analyse all of it."""
         followed = self._follower.read()
-        return self._analyze(followed.ledger), followed.live
+        return with_hang(self._analyze(followed.ledger), self._folder), followed.live
 
 
 class SavedReport:

@@ -57,7 +57,7 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def int_column(values: Ints, known: Bools | None = None) -> pa.Array:
-    """Return whole numbers as an Arrow array, null where they are not known; None: all are known."""
+    """Return whole numbers as an Arrow array, null if they are not known; None: all are known."""
     unknown = 0 if known is None else len(values) - int(np.count_nonzero(known))
     validity = _bitmap(known) if known is not None and unknown else None
     data = pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))

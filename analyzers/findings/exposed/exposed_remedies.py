@@ -86,7 +86,7 @@ _ADVICE: Final = (
         ddp_causes.DDP,
         "broadcast",
         None,
-        "Survey later steps too: DDP sends this message in the first steps only, to agree on its buckets. "
+        "Survey later steps too: DDP sends this message once, in the first steps, to agree on its buckets. "
         "If a rank is late, the waiting moves to the next collective.",
         'with audit(model, level="schedule") as session:  # surveys later steps too\n    ...',
     ),

@@ -76,7 +76,7 @@ def _meeting(context: Context, rest: pd.DataFrame) -> tuple[str, int] | None:
     Each message makes ranks meet, and whoever is a little later then makes the others wait.
     """
     rows = context.in_alike.loc[rest.index, ["source", "message_bytes", "match_id", "step", "op", "phase"]]
-    # What the model itself needs in its passes, as statistics of a batch, cannot be had less often.
+    # The model itself needs messages in its passes, as statistics of a batch, each time.
     beside = rows["op"].isin(REDUCE) & ~rows["phase"].isin(PASSES)
     small = (rows["message_bytes"] <= TINY_BYTES).fillna(False) & rows["source"].notna() & beside
     waited = rest["waited_ns"][small].groupby(rows["source"][small]).sum()

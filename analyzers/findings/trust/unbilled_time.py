@@ -81,7 +81,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
 def in_every_step_ns(finding: Finding, rank: int) -> float:
     """Return how much of each step that rank alone stands still for it; 0 if surveyed steps alone tell.
 
-    What happens once in several steps may be in few surveyed ones, whose mean is then far off.
+    Things that happen once in several steps may be in few surveyed ones, whose mean is then far off.
     """
     if finding.kind not in IN_EVERY_STEP or finding.ranks != (rank,):
         return 0.0

@@ -82,7 +82,7 @@ def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -
         "awaits": (np.full(len(own), -1), awaits[rest], none),
     }
     columns = {name: np.concatenate(each).astype(np.int64) for name, each in parts.items()}
-    # Of equal starts a call's own part comes first, then the rest of it, then fetches.
+    # With equal starts a call's own part comes first, then the rest of it, then fetches.
     turn = np.concatenate((2 * own, 2 * rest + 1, np.full(len(fetches), 2 * len(chosen))))
     order = np.lexsort((turn, columns["start_ns"]))
     made = HostRows(**{name: column[order] for name, column in columns.items()})

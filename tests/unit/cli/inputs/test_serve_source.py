@@ -17,7 +17,9 @@ from shardtoll.cli.inputs import serve_list, serve_source
 from shardtoll.cli.inputs.serve_source import Served, make_source
 from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.ledger import FabricError, RankWriter, Report, UsageError, read_run
+from shardtoll.ledger.disk.run_files import stacks_path
 from tests import sample_reports, small_traces
+from tests.unit.cli.test_hang_command import hung
 from tests.unit.ledger.conftest import Make
 
 make = Make()
@@ -77,6 +79,22 @@ def test_a_run_that_is_being_written_shows_its_new_steps(served, tmp_path):
     gone = until(source, "run", lambda now: now.error is not None)
     assert "cannot be read" in gone.error
     assert steps(gone) == [0, 1]
+
+
+def test_a_run_that_hangs_says_so_first(served, tmp_path):
+    folder = tmp_path / "run"
+    writer = RankWriter(folder, 0, "one")
+    writer.describe(make.run(world_size=2), [make.group(ranks=(0, 1))])
+    writer.append(make.rows(0))
+    source = served(folder)
+    before = until(source, "run", lambda now: steps(now) == [0] and not now.analysing)
+    assert all(finding.kind != "hang" for finding in before.report.findings)
+    # Rows come no more; the watchdog of a rank that stands still writes its stacks.
+    hung(folder)
+    stacks_path(folder, 0).write_text("rank 0 stands still", encoding="utf-8")
+    after = until(source, "run", lambda now: now.version != before.version and not now.analysing)
+    assert after.report.findings[0].kind == "hang"
+    writer.close(make.run(world_size=2), [make.group(ranks=(0, 1))])
 
 
 def test_the_same_analysis_as_reports_with_the_fabric_that_is_named(served, tmp_path):
