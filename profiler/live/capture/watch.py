@@ -316,7 +316,7 @@ class Watch:
         if region is None or not region.watched or self._mode.muted:
             return original(*args, **kwargs)
         if region.step is not None and getattr(original, "__name__", None) != "__init__":
-            return original(*args, **kwargs)
+            return self._drained(region, original, args, kwargs)
         if thread in self._inside or not self._is_training():
             return original(*args, **kwargs)
         self._inside.add(thread)
@@ -324,6 +324,19 @@ class Watch:
             return self._seen_by_mode(original, args, kwargs)
         finally:
             self._inside.discard(thread)
+
+    def _drained(self, region: Region, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+        """Make a call in a step that waits on the host for what its C++ issues; note for how long."""
+        recorder = self._recorder
+        # A device's streams wait there, not the host.
+        if recorder.device is not None or get_ident() != self._thread or not self._is_training():
+            return original(*args, **kwargs)
+        begun_ns = self._now_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if recorder.region is region:
+                region.drains.append((begun_ns, self._now_ns()))
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Wait for a functional collective's result; in a watched region, note for how long."""
