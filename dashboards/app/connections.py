@@ -1,7 +1,9 @@
 """Connections to the server: how long and how much one may send, and how many there may be at once.
 
 Any program on the machine may connect, and a browser sends its request at once. So a request has one limit of
-time for all of it, not one for each byte: a client that sends a byte a second would keep a thread for ever.
+time for its head and one for all of it, not one for each byte. Else a client that sends a byte a second would
+keep a thread for ever, and connections without a request would leave no room. An answer has a limit for each
+part, as all of it may take minutes over a slow line.
 Nothing is kept of a body that was refused, and a request that cannot be read gets one plain line.
 """
 
@@ -18,10 +20,13 @@ from urllib.parse import urlsplit
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
+from shardtoll.dashboards.app.refused import Refused
 from shardtoll.dashboards.app.security import BODY_MOST
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.records.errors import first_line
 
+HEAD_S: Final = 5.0
+"""Time for the head of a request, from when its connection is accepted."""
 READ_S: Final = 30.0
 """Time for all of a request, from when its connection is accepted."""
 SENT_MOST: Final = BODY_MOST + 200_000
@@ -30,10 +35,8 @@ AT_ONCE: Final = 64
 """Connections that are read or answered at one time; a browser opens six."""
 _DROP_S: Final = 0.2
 """After the answer, so long a client may pause before the connection is closed."""
-_FULL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"Content-Length: 34\r\nConnection: close\r\n\r\nToo many connections. Ask again.\r\n"
-)
+_PART_BYTES: Final = 65_536
+"""Bytes of an answer that are sent within one limit of time."""
 
 
 class _Reading(io.RawIOBase):
@@ -41,7 +44,8 @@ class _Reading(io.RawIOBase):
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._end_s = time.monotonic() + READ_S
+        self._begin_s = time.monotonic()
+        self._end_s = self._begin_s + HEAD_S
         self._left = SENT_MOST
         self.answered = False
 
@@ -59,6 +63,10 @@ class _Reading(io.RawIOBase):
         count = self._waiting(READ_S, lambda: self._connection.recv_into(buffer, size))
         self._left -= count
         return count
+
+    def head_is_read(self) -> None:
+        """Give the body its time."""
+        self._end_s = self._begin_s + READ_S
 
     def _waiting(self, pause_s: float, work: Any) -> int:
         left_s = self._end_s - time.monotonic()
@@ -80,6 +88,23 @@ class _Reading(io.RawIOBase):
                 pass
 
 
+class _Writing(io.BufferedIOBase):
+    """Sends an answer part by part: a socket's limit of time is one for all that is sent at once."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        """Send all of it; raises TimeoutError if a part takes too long."""
+        with memoryview(data).cast("B") as view:
+            for begin in range(0, len(view), _PART_BYTES):
+                self._connection.sendall(view[begin : begin + _PART_BYTES])
+            return len(view)
+
+
 class Handler(WSGIRequestHandler):
     """Prints no line a request, names no version, and waits for no one for ever."""
 
@@ -88,11 +113,12 @@ class Handler(WSGIRequestHandler):
     error_message_format = "%(message)s.\n"
 
     def setup(self) -> None:
-        """Read through the limits."""
+        """Read and write through the limits."""
         super().setup()
         self.rfile.close()
         self._reading = _Reading(self.connection)
         self.rfile = io.BufferedReader(self._reading)
+        self.wfile = _Writing(self.connection)
 
     def parse_request(self) -> bool:
         """Refuse an address that is none: werkzeug raises on it outside what it guards."""
@@ -103,6 +129,7 @@ class Handler(WSGIRequestHandler):
         except ValueError:
             self.send_error(400)
             return False
+        self._reading.head_is_read()
         return True
 
     def send_response(self, code: int, message: str | None = None) -> None:
@@ -130,15 +157,13 @@ class Server(ThreadedWSGIServer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._free = threading.BoundedSemaphore(AT_ONCE)
+        self._refused = Refused()
         super().__init__(*args, **kwargs)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer on a thread; refuse at once if there are too many."""
         if not self._free.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.setblocking(False)
-                request.send(_FULL)
-            self.shutdown_request(request)
+            self._refused.add(request)
             return
         try:
             super().process_request(request, client_address)
@@ -152,6 +177,16 @@ class Server(ThreadedWSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def service_actions(self) -> None:
+        """Look after refused connections, each time that the server looks for new ones."""
+        super().service_actions()
+        self._refused.sweep()
+
+    def server_close(self) -> None:
+        """Close refused connections too."""
+        super().server_close()
+        self._refused.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say in one line what ended a connection, with no traceback."""

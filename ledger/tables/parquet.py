@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.ledger.tables.tables import SCHEMAS
 from shardtoll.ledger.tables.validated import sound
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _MOST_ROWS: Final = 200_000_000
 """Rows of a table that is read: a few bytes can claim any number of equal ones."""
-_MOST_BYTES: Final = 16 << 30
-"""Bytes of a table that is read, unpacked, by what the file says of itself."""
-_ROWS_FREE: Final = 100_000
-_ROWS_A_BYTE: Final = 1
-"""Beyond the free ones so many rows for each byte of the file: real tables have a third of one at most."""
-_TEXT_FREE: Final = 256 << 20
-_TEXT_A_BYTE: Final = 1_000
-"""Beyond the free ones so many bytes of text for each byte of the file: real tables have fifty."""
+_MOST_BYTES: Final = 4 << 30
+"""Bytes in memory of a table that is read, without its texts; and of its texts.
+
+No share of the file's size: regular rows of a long run pack to less than half a byte each.
+"""
+_CELL_BYTES: Final = 8
+_MOST_COLUMNS: Final = 200
+"""Columns of a file: three times those of our largest table."""
+_KINDS: Final = frozenset(item.type for schema in SCHEMAS.values() for item in schema)
+"""Types of columns. Lists, structs and binary columns unpack to any size, and no table has one."""
 _WORTH_PACKING_BYTES: Final = 100_000
 """Smaller tables become no smaller packed, and take three times as long to write and to read."""
 
@@ -42,12 +48,12 @@ def from_parquet(source: Path | pa.Buffer) -> pa.Table:
     opened = pa.OSFile(os.fsencode(source)) if isinstance(source, Path) else pa.BufferReader(source)
     # Unlike pq.read_table, this needs no dataset machinery: a quarter of the time on small tables.
     with opened, pq.ParquetFile(opened) as file:
-        about, size = file.metadata, opened.size()
-        unpacked = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        most = min(_MOST_ROWS, _ROWS_FREE + _ROWS_A_BYTE * size)
-        if not (0 <= about.num_rows <= most and 0 <= unpacked <= _MOST_BYTES):
-            raise ValueError(f"claims {about.num_rows:,} rows of {unpacked:,} bytes in {size:,}")
+        about = file.metadata
+        _check_claims(about)
         schema = file.schema_arrow
+        for item in schema:
+            if item.type not in _KINDS:
+                raise ValueError(f"holds a column of type {str(item.type)[:60]}")
         if not about.num_rows:
             # Most tables of most runs; opened again they would cost twice as much.
             return sound(file.read(use_threads=False))
@@ -56,9 +62,22 @@ def from_parquet(source: Path | pa.Buffer) -> pa.Table:
         with pq.ParquetFile(opened, metadata=about, read_dictionary=texts) as again:
             table = sound(again.read(use_threads=False))
     together = sum(_text_bytes(chunk) for name in texts for chunk in table[name].chunks)
-    if together > _TEXT_FREE + _TEXT_A_BYTE * size:
-        raise ValueError(f"holds {together:,} bytes of text in {size:,}")
+    if together > _MOST_BYTES:
+        raise ValueError(f"holds {together:,} bytes of text")
     return table.cast(schema)
+
+
+def _check_claims(about: pq.FileMetaData) -> None:
+    """Raise ValueError if the table would take too much memory, by what the file says of itself."""
+    if about.num_columns > _MOST_COLUMNS:
+        raise ValueError(f"claims {about.num_columns:,} columns")
+    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    # The reader goes by the values of each column, which may be more than the rows of the file.
+    cells = sum(max(group.column(i).num_values, 0) for group in groups for i in range(about.num_columns))
+    most_cells = max(cells, about.num_rows * about.num_columns)
+    packed = sum(max(group.total_byte_size, 0) for group in groups)
+    if not 0 <= about.num_rows <= _MOST_ROWS or max(most_cells * _CELL_BYTES, packed) > _MOST_BYTES:
+        raise ValueError(f"claims {about.num_rows:,} rows, {most_cells:,} cells and {packed:,} bytes")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.volume import OPS
-from shardtoll.profiler.traces.collectives.patterns import compiled, longest
+from shardtoll.profiler.traces.collectives.patterns import compiled
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
@@ -37,7 +37,7 @@ COMPUTE: Final = Kind("compute")
 _MOST_BYTES: Final = 1_000_000
 """Of a table of the user's own; ours has some thousand."""
 _LONGEST: Final = 2000
-"""Patterns are tried on that much of a name at most, those with several `.*` on less."""
+"""Patterns are tried on that much of a name: some take time by its length squared."""
 
 
 class KernelTable(Struct):
@@ -47,21 +47,13 @@ class KernelTable(Struct):
     digest: str
     """Changes with the table: results made with another table are not reused."""
     _known: dict[str, Kind] = field(default_factory=dict)
-    _longest: tuple[int, ...] = ()
-    """How many characters of a name each pattern is tried on."""
-
-    def __post_init__(self) -> None:
-        self._longest = tuple(longest(pattern, _LONGEST) for pattern, _ in self.entries)
 
     def classify(self, name: str) -> Kind:
         """Return what the kernel of that name is: the first entry that matches, else compute."""
         kind = self._known.get(name)
         if kind is None:
-            kinds = (
-                kind
-                for (pattern, kind), most in zip(self.entries, self._longest, strict=True)
-                if pattern.search(name[:most])
-            )
+            start = name[:_LONGEST]
+            kinds = (kind for pattern, kind in self.entries if pattern.search(start))
             kind = self._known[name] = next(kinds, COMPUTE)
         return kind
 

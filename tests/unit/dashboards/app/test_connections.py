@@ -16,13 +16,18 @@ from shardtoll.dashboards.app.server import listen, serving
 
 UPDATE = "/_dash-update-component"
 READ: list[int] = []
+LONG_FOR = "7"
+"""Length of a body that gets a long answer."""
+LONG = 20_000_000
+"""Bytes of a long answer: more than the kernel keeps for a client that does not read."""
 
 
 def inner(environ, start):
     """Read the whole body, as Dash does, and note how long it was."""
     READ.append(len(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))))
-    start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "6")])
-    return [b"inside"]
+    said = bytes(LONG) if environ.get("CONTENT_LENGTH") == LONG_FOR else b"inside"
+    start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(said)))])
+    return [said]
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def connect() -> Iterator[Callable[[], socket.socket]]:
 
 
 def answer(client: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """Return the bytes that come until the server closes."""
     parts = []
     while part := client.recv(65_536):
         parts.append(part)
@@ -61,6 +66,7 @@ def asks(method: str = "GET", target: str = "/", length: int | None = None) -> b
 
 @pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nX: ", asks("POST", UPDATE, 100_000)])
 def test_a_client_that_sends_a_byte_now_and_then_is_left(connect, monkeypatch, begun: bytes):
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
     monkeypatch.setattr(connections, "READ_S", 0.3)
     client = connect()
     client.sendall(begun)
@@ -83,7 +89,14 @@ def sent_until_closed(client: socket.socket, part: bytes, most: int) -> int:
 def test_more_connections_than_are_answered_at_once_are_refused(connect, monkeypatch):
     assert connections.AT_ONCE == 64
     waiting = [connect() for _ in range(connections.AT_ONCE)]
-    assert answer(connect()).startswith(b"HTTP/1.1 503 ")
+    for _ in range(5):
+        # As a browser: the request is sent at once, whether it will be answered or not.
+        client = connect()
+        client.sendall(asks())
+        said = answer(client)
+        assert said.startswith(b"HTTP/1.1 503 ")
+        assert said.endswith(b"\r\n\r\nToo many connections. Ask again.\r\n")
+    assert READ == []
     for one in waiting:
         one.close()
     # The threads notice it one after the other.
@@ -100,6 +113,59 @@ def test_more_connections_than_are_answered_at_once_are_refused(connect, monkeyp
     pytest.fail("no room again")
 
 
+def test_connections_without_a_request_make_room_after_the_time_of_a_head(connect, monkeypatch):
+    assert connections.HEAD_S == 5
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    idle = [connect() for _ in range(connections.AT_ONCE)]
+    # The server closes each; the clients keep them open.
+    assert {answer(one) for one in idle} == {b""}
+    for _ in range(200):
+        client = connect()
+        client.sendall(asks())
+        if b"inside" in answer(client):
+            return
+        time.sleep(0.05)
+    pytest.fail("no room")
+
+
+def test_a_body_has_more_time_than_a_head(connect, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    client = connect()
+    client.sendall(asks("POST", UPDATE, 5))
+    for letter in b"slow!":
+        time.sleep(0.15)
+        client.sendall(bytes([letter]))
+    assert b"inside" in answer(client)
+    assert READ == [5]
+
+
+def test_a_client_that_reads_slowly_gets_all_of_a_long_answer(connect, monkeypatch):
+    monkeypatch.setattr(connections, "READ_S", 0.5)
+    client = connect()
+    # Else the kernel takes most of the answer before the client reads it.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    client.sendall(asks("POST", UPDATE, int(LONG_FOR)) + b"x" * int(LONG_FOR))
+    size = 0
+    while part := client.recv(1_000_000):
+        size += len(part)
+        # Takes several times the limit for all of it, no pause as long as that.
+        time.sleep(len(part) / 10_000_000)
+    assert size > LONG
+
+
+def test_a_client_that_stops_reading_is_left(connect, monkeypatch):
+    monkeypatch.setattr(connections, "READ_S", 0.3)
+    client = connect()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    client.sendall(asks("POST", UPDATE, int(LONG_FOR)) + b"x" * int(LONG_FOR))
+    time.sleep(1.5)
+    size = 0
+    with contextlib.suppress(ConnectionResetError):
+        while part := client.recv(1_000_000):
+            size += len(part)
+    assert 60_000 < size < LONG
+
+
 def test_a_body_that_is_refused_is_dropped_and_its_client_reads_why(connect):
     client = connect()
     client.sendall(asks("POST", UPDATE, 5 * BODY_MOST))
@@ -113,9 +179,12 @@ def test_the_head_of_a_request_is_bounded_too(connect):
     """A hundred lines of 64 kB are no head of ours."""
     client = connect()
     line = b"X: " + b"y" * 60_000 + b"\r\n"
+    said = b""
+    # The server may close while the client sends.
     with contextlib.suppress(OSError):
         client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + line * 90 + b"\r\n")
-        assert answer(client) == b""
+        said = answer(client)
+    assert said == b""
     assert READ == []
 
 
