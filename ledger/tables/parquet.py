@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 200_000_000
 """Rows of a table that is read: a few bytes can claim any number of equal ones."""
-_MOST_BYTES: Final = 4 << 30
+_MOST_BYTES: Final = 16 << 30
 """Bytes in memory of a table that is read, without its texts; and of its texts.
 
 No share of the file's size: regular rows of a long run pack to less than half a byte each.
