@@ -15,11 +15,11 @@ from shardtoll.ledger.answers.hang import Divergence
 _LEAST_NS: Final = 1_000_000_000
 _SLACK_NS: Final = 2_000_000_000
 _SLACK_SHARE: Final = 0.1
+"""Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
 _ABORTED_NS: Final = 5_000_000_000
 _USUAL_TIMES: Final = 10
-"""A process that ended in its longest wait, of that long and so many times a usual one, was aborted because
-of the wait, by torch's watchdog or a guard of the user's."""
-"""Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
+"""A process that ended in its longest wait, of that long and so many times a usual one, may have been aborted
+because of the wait, by torch's watchdog or a guard of the user's."""
 
 
 def left_out(job: Job, waits: Mapping[int, Wait], ranks: Sequence[int]) -> Divergence | None:
