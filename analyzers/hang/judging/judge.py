@@ -10,7 +10,7 @@ from shardtoll.analyzers.hang.judging.ended import hung_before, is_settled
 from shardtoll.analyzers.hang.judging.gone import broken_down, first_gone, members, silent
 from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, was_aborted
 from shardtoll.analyzers.hang.judging.new_groups import not_called
-from shardtoll.analyzers.hang.judging.pairs import unlike_pair
+from shardtoll.analyzers.hang.judging.pairs import other_side_ended, unlike_pair
 from shardtoll.analyzers.hang.order.divergence import first_divergence
 from shardtoll.analyzers.hang.order.program_order import odd_ones
 from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
@@ -33,8 +33,9 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
     sure_ns = min(limit_ns, SURE_AFTER_NS)
     # Where the job is over, nothing that ranks were in went on.
     stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}
-    # No file of a job that has ended changes any more: what disagrees there needs no second.
-    final = waits if job.ended else stuck
+    # No file of a rank that has ended changes any more: what disagrees there needs no second.
+    pairs = {rank: wait for rank, wait in waits.items() if other_side_ended(job, wait)}
+    final = waits if job.ended else {**stuck, **pairs}
     for differing, wait in _disagreements(job, final):
         divergence = first_divergence(job)
         why: Why = "mismatch"
