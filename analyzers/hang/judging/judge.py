@@ -9,8 +9,8 @@ from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.judging.ended import hung_before, is_settled
 from shardtoll.analyzers.hang.judging.gone import broken_down, first_gone, members, silent
 from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, was_aborted
-from shardtoll.analyzers.hang.judging.new_groups import not_called
-from shardtoll.analyzers.hang.judging.pairs import unlike_pair
+from shardtoll.analyzers.hang.judging.new_groups import may_not_have_called, outside
+from shardtoll.analyzers.hang.judging.pairs import other_side_ended, unlike_pair
 from shardtoll.analyzers.hang.order.divergence import first_divergence
 from shardtoll.analyzers.hang.order.program_order import odd_ones
 from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
@@ -33,8 +33,9 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
     sure_ns = min(limit_ns, SURE_AFTER_NS)
     # Where the job is over, nothing that ranks were in went on.
     stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}
-    # No file of a job that has ended changes any more: what disagrees there needs no second.
-    final = waits if job.ended else stuck
+    # No file of a rank that has ended changes any more: what disagrees there needs no second.
+    pairs = {rank: wait for rank, wait in waits.items() if other_side_ended(job, wait)}
+    final = waits if job.ended else {**stuck, **pairs}
     for differing, wait in _disagreements(job, final):
         divergence = first_divergence(job)
         why: Why = "mismatch"
@@ -232,14 +233,17 @@ def _late(
     stands = all(_long_enough(job, rank, limit_ns) for rank in late)
     if not (given_up or (long and stands)):
         why = "slow"
-    others = not_called(job, late) if why == "late" else ()
+    others = outside(job, late) if why == "late" else ()
     if others:
         hung = hung_before(job, (*waiting, *late), limit_ns, others)
         # An end that came of the wait is no cause.
         own = [rank for rank in others if not (job.ranks[rank].is_victim or (hung and rank in waiting))]
         ended = first_gone(job, own)
-        gone_or_late: tuple[Why, tuple[int, ...]] = ended or ("late", others)
-        return Diagnosis(job, gone_or_late[0], waits, limit_ns, gone_or_late[1], late)
+        if ended is not None:
+            return Diagnosis(job, ended[0], waits, limit_ns, ended[1], late)
+        candidates = may_not_have_called(job, late)
+        if candidates:
+            return Diagnosis(job, "late", waits, limit_ns, candidates, late)
     divergence = None if why == "slow" else first_divergence(job)
     if divergence is not None and divergence.what not in ("skipped", "extra"):
         divergence = None

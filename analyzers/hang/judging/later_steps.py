@@ -15,11 +15,13 @@ from shardtoll.ledger.answers.hang import Divergence
 _LEAST_NS: Final = 1_000_000_000
 _SLACK_NS: Final = 2_000_000_000
 _SLACK_SHARE: Final = 0.1
+"""Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
 _ABORTED_NS: Final = 5_000_000_000
 _USUAL_TIMES: Final = 10
-"""A process that ended in its longest wait, of that long and so many times a usual one, was aborted because
-of the wait, by torch's watchdog or a guard of the user's."""
-"""Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
+"""A process that ended in its longest wait, of that long and so many times a usual one, may have been aborted
+because of the wait, by torch's watchdog or a guard of the user's."""
+_TOGETHER_NS: Final = 5_000_000_000
+"""Processes that ended so within this were aborted by one cause: what kills one for itself spares others."""
 
 
 def left_out(job: Job, waits: Mapping[int, Wait], ranks: Sequence[int]) -> Divergence | None:
@@ -66,19 +68,40 @@ def came_late(job: Job, waits: Mapping[int, Wait]) -> tuple[int, ...]:
 
 
 def was_aborted(job: Job, rank: int) -> bool:
-    """Whether a process ended, with no exception, in a wait that was far longer than any it had had."""
+    """Whether a process was aborted because of its wait: a long wait alone is no proof.
+
+    Its wait had reached the time after which one counts as a hang, or others ended so at about that moment. A
+    process that ran out of memory while another wrote a checkpoint ended in a long wait too.
+    """
+    waited_ns = _ended_after_ns(job, rank)
+    if waited_ns is None:
+        return False
+    flight = job.ranks[rank].flight
+    if flight.hang_after_ns is not None and waited_ns >= flight.hang_after_ns:
+        return True
+    end_ns = flight.heartbeat_ns or 0
+    return any(
+        abs((job.ranks[other].flight.heartbeat_ns or 0) - end_ns) <= _TOGETHER_NS
+        for other in job.ranks
+        if other != rank and _ended_after_ns(job, other) is not None
+    )
+
+
+def _ended_after_ns(job: Job, rank: int) -> int | None:
+    """Return how long a process had waited as it ended without an exception; None if no longer than usual."""
     flight, call = job.ranks[rank].flight, job.ranks[rank].blocked_call
     if job.ranks[rank].standing != "dead" or flight.error or call is None or not flight.waits_block:
-        return False
+        return None
     if call.issued_ns is None or flight.heartbeat_ns is None:
-        return False
+        return None
     before = [
         each.finished_ns - each.issued_ns
         for each in flight.calls
         if each.finished_ns is not None and each.issued_ns is not None
     ]
     waited_ns = flight.heartbeat_ns - call.issued_ns
-    return bool(before) and waited_ns >= max(_ABORTED_NS, _USUAL_TIMES * median(before), *before)
+    least_ns = max(_ABORTED_NS, _USUAL_TIMES * median(before), *before) if before else None
+    return waited_ns if least_ns is not None and waited_ns >= least_ns else None
 
 
 def came_after(job: Job, wait: Wait, other: int) -> int | None:

@@ -17,6 +17,15 @@ def other_side(job: Job, rank: int, call: FlightCall) -> FlightCall | None:
     return other.sides.get((job.key(rank, call.group), OTHER_SIDE[call.op], rank, call.place))
 
 
+def other_side_ended(job: Job, wait: Wait) -> bool:
+    """Whether the other rank of a send or receive ended in its side of it: nothing changes there any more."""
+    call = wait.call
+    if call is None or not call.is_point_to_point or call.root not in job.ranks:
+        return False
+    other = other_side(job, wait.rank, call)
+    return other is not None and other.finished_ns is None and job.ranks[call.root].is_gone
+
+
 def unlike_pair(job: Job, wait: Wait) -> tuple[Difference, ...]:
     """Return how the other side of the send or receive that a rank waits in differs from it.
 

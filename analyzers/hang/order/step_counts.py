@@ -40,10 +40,10 @@ def apart(
     if not whole and theirs.nth_in_step is not None and theirs.most_in_step is not None:
         # The record has lost a part of the steps, the rank had counted them.
         now, before, whole = theirs.nth_in_step, theirs.most_in_step, True
-    # Earlier steps say how many are usual; without any, most ranks do.
+    # Most ranks decide. Of equally many, earlier steps suggest who is right: a step may need more, or fewer.
+    certain = len(behind) != len(further)
     known = before > 0 and (whole or before >= now)
-    extra = now > before if known else len(behind) < len(further)
-    certain = known or len(behind) != len(further)
+    extra = len(behind) < len(further) if certain or not known else now > before
     if extra:
         return Divergence(behind[0], theirs, further, mine, "extra", certain)
     return Divergence(further[0], mine, behind, theirs, "skipped", certain)

@@ -14,6 +14,8 @@ _ENGINE: Final = (
 """Functions of torch in which C++ issues collectives and waits for them."""
 _MAKES: Final = ("(new_group)", "(_new_group_with_tag)", "(_new_process_group_helper)", "(new_subgroups)")
 """Ends of frames of torch that stand in `new_group`."""
+_MAKES_IN: Final = "torch/distributed/distributed_c10d.py:"
+"""Where torch has these functions: a user's may have the same names."""
 
 
 def in_engine(flight: RankFlight) -> bool:
@@ -23,4 +25,4 @@ def in_engine(flight: RankFlight) -> bool:
 
 def makes_group(flight: RankFlight) -> bool:
     """Whether a rank stands in `new_group`."""
-    return any(frame.endswith(_MAKES) for frame in flight.frames)
+    return any(frame.endswith(_MAKES) and _MAKES_IN in frame for frame in flight.frames)

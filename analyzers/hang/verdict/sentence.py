@@ -8,7 +8,7 @@ from typing import Final
 
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.judging.later_steps import came_after, was_aborted
-from shardtoll.analyzers.hang.judging.new_groups import not_called
+from shardtoll.analyzers.hang.judging.new_groups import may_not_have_called, outside
 from shardtoll.analyzers.hang.standing.rank import Rank
 from shardtoll.analyzers.hang.verdict import disagreeing, no_hang
 from shardtoll.analyzers.hang.verdict.fewer import fewer_than_others
@@ -83,10 +83,17 @@ def _came_late(diagnosis: Diagnosis) -> str | None:
 
 
 def _makes_group(diagnosis: Diagnosis) -> str | None:
-    """Say that the ranks at fault have not called `new_group`, in which the others stand; None if not so."""
+    """Say that ranks wait in `new_group`, and who is not in it; None if not so."""
     job, stuck, culprits = diagnosis.job, diagnosis.stuck, diagnosis.culprits
-    if not_called(job, stuck) != culprits:
+    if may_not_have_called(job, stuck) != culprits:
         return None
+    if len(outside(job, stuck)) > 1 or job.absent():
+        # Some of them may have returned from it: only one that has not called it is known to be there.
+        none = f"none of {numbers(culprits)} is" if len(culprits) > 1 else f"{numbers(culprits)} is not"
+        who = f"{capital(numbers(stuck))} {verb(stuck, 'waits', 'wait')} in new_group"
+        place = _stood(job.ranks[stuck[0]], for_ns=True)
+        missing = "a member that has not called it holds up the others"
+        return f"{who} ({verb(stuck, 'has', 'have')} {place}), and {none} in it: {missing}."
     made = f"{numbers(stuck)} {verb(stuck, 'has', 'have')} {_stood(job.ranks[stuck[0]], for_ns=True)}"
     have = verb(culprits, "has", "have")
     waits = diagnosis.waits.get(culprits[0])

@@ -169,10 +169,15 @@ class Flight:
             group.issued = place = group.issued + 1
         number, at, end = self._next()
         step, tally = self._step, kind.tally
-        if tally.step != step:
-            tally.turn(step)
-        tally.nth = nth = tally.nth + 1
-        _pack(self._data, at, number, now_ns, 0, place, kind.code, step, nth, tally.most, number)
+        if tally is None:
+            # Readers take 0 as unknown.
+            nth = most = 0
+        else:
+            if tally.step != step:
+                tally.turn(step)
+            tally.nth = nth = tally.nth + 1
+            most = tally.most
+        _pack(self._data, at, number, now_ns, 0, place, kind.code, step, nth, most, number)
         note = number, end, place, group
         if blocks:
             self._current = note

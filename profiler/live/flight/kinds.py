@@ -65,7 +65,8 @@ class Kind:
     __slots__ = ("__weakref__", "channel", "checksum", "code", "group", "message", "says", "tally", "text")
 
     def __init__(self, message: Message, place: Place, group: GroupSlot) -> None:
-        self.tally = Tally()
+        self.tally: Tally | None = None
+        """None past the cap of texts whose calls are counted."""
         self.says: Final = message
         self.message: Message | None = None
         """What it says while its text is in the file; None once that had to make room for another."""
@@ -92,8 +93,9 @@ class Kinds:
     def learn(self, message: Message, place: Place, group: GroupSlot) -> Kind:
         """Return what calls that say this from here have in common."""
         kind = Kind(message, place, group)
-        if len(self._tallies) < _TALLIES:
-            kind.tally = self._tallies.setdefault(kind.text, kind.tally)
+        kind.tally = self._tallies.get(kind.text)
+        if kind.tally is None and len(self._tallies) < _TALLIES:
+            kind.tally = self._tallies[kind.text] = Tally()
         self.show(kind)
         return kind
 

@@ -189,8 +189,18 @@ def test_short_waits_in_a_circle_are_named_and_no_hang_while_the_job_lives():
     assert told.verdict.startswith("No hang so far: ")
 
 
-def ended_in_wait(waited_s: float, usual_s: float, after_s: float = 8.0, process: Any = "dead") -> HangAnswer:
-    """Return the answer for a rank that ended in a wait, and one that came to it later and saw that."""
+def ended_in_wait(
+    waited_s: float,
+    usual_s: float,
+    after_s: float = 8.0,
+    process: Any = "dead",
+    hang_after_s: float = 60,
+    second_s: float | None = None,
+) -> HangAnswer:
+    """Return the answer for a rank that ended in a wait, and one that came to it later and saw that.
+
+    `second_s`: how long after it a second rank ended so; None if none did.
+    """
     began = NOW - 20 * SECOND
     usual = [
         replace(each, issued_ns=began - 2 * SECOND, finished_ns=began - 2 * SECOND + int(usual_s * SECOND))
@@ -198,26 +208,43 @@ def ended_in_wait(waited_s: float, usual_s: float, after_s: float = 8.0, process
     ]
     ended = flight(
         0, [*usual, waiting(issued_ns=began)], life="dead", blocked=4, blocked_since_ns=began,
-        heartbeat_ns=began + int(waited_s * SECOND), hang_after_ns=60 * SECOND,
+        heartbeat_ns=began + int(waited_s * SECOND), hang_after_ns=int(hang_after_s * SECOND),
     )  # fmt: skip
+    second = []
+    if second_s is not None:
+        end_ns = began + int((waited_s + second_s) * SECOND)
+        second = [replace(ended, rank=2, path="flight.rank00002.bin", heartbeat_ns=end_ns)]
     came = began + int(after_s * SECOND)
     late = flight(
         1, [*usual, waiting(issued_ns=came)], life=process, state="failed", raised=4, raised_since_ns=came,
         heartbeat_ns=came + SECOND // 100, hang_after_ns=60 * SECOND,
         error="RuntimeError: Connection closed by peer [127.0.0.1]:6070",
     )  # fmt: skip
-    return answer(ended, late)
+    world = 2 + len(second)
+    groups = (FlightGroup("world", tuple(range(world)), issued_place=4),)
+    return answer(*(replace(each, world_size=world, groups=groups) for each in (ended, late, *second)))
 
 
 @pytest.mark.parametrize("process", ["dead", "alive"])
-def test_a_process_that_was_aborted_in_a_long_wait_is_no_cause(process: Any):
-    told = ended_in_wait(waited_s=6.0, usual_s=0.1, process=process)
+def test_a_process_that_was_aborted_as_its_wait_counted_as_a_hang_is_no_cause(process: Any):
+    told = ended_in_wait(waited_s=6.0, usual_s=0.1, process=process, hang_after_s=5.5)
     assert (told.hang, told.why) == (True, "late")
     assert told.verdict.startswith("Rank 1 came to all_reduce 4 of group world (16 B float32) at train.py:10")
     assert "8.00 s after rank 0, which had ended in that wait" in told.verdict
 
 
-@pytest.mark.parametrize(("waited_s", "usual_s"), [(4.0, 0.1), (6.0, 1.0), (6.0, 7.0)])
+def test_processes_that_ended_in_a_long_wait_at_about_one_moment_are_no_cause():
+    told = ended_in_wait(waited_s=6.0, usual_s=0.1, second_s=1.0)
+    assert (told.hang, told.why) == (True, "late")
+    assert "8.00 s after ranks 0 and 2, which had ended in that wait" in told.verdict
+
+
+def test_processes_that_ended_far_from_each_other_were_not_aborted_by_one_cause():
+    assert ended_in_wait(waited_s=6.0, usual_s=0.1, after_s=14.0, second_s=7.0).why == "dead"
+
+
+# Alone, also in a long wait: the system may have killed it for memory while the other wrote a checkpoint.
+@pytest.mark.parametrize(("waited_s", "usual_s"), [(6.0, 0.1), (4.0, 0.1), (6.0, 1.0), (6.0, 7.0)])
 def test_a_process_that_died_in_a_wait_like_others_is_the_cause(waited_s: float, usual_s: float):
     told = ended_in_wait(waited_s, usual_s)
     assert (told.hang, told.why) == (True, "dead")

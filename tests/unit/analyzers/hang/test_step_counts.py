@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -94,7 +95,31 @@ def test_a_step_whose_beginning_is_lost_does_not_say_that_later_ones_have_more()
 
 def test_a_step_whose_beginning_is_lost_says_how_many_it_had_at_least() -> None:
     loop = (256, 64, 64)
-    told = cut(2, [loop, loop], [loop, (256, 64), (256,)])
-    assert told.why == "skipped"
-    assert told.findings[0].confidence == "certain"
-    assert cut(3, [loop, loop, loop], [loop, loop, (256, 64), (256,)]).findings[0].confidence == "certain"
+    assert cut(2, [loop, loop], [loop, (256, 64), (256,)]).why == "skipped"
+    assert cut(3, [loop, loop, loop], [loop, loop, (256, 64), (256,)]).why == "skipped"
+
+
+@pytest.mark.parametrize("many", [700, 5])
+def test_most_ranks_decide_who_left_one_out_also_if_earlier_steps_had_fewer(many: int) -> None:
+    """Three of four issue a metric twice in this step; the record may have lost the rest."""
+    usual = [*[64] * (many - 1), 8]
+
+    def rank_of(rank: int, last: Sequence[Sequence[int]]) -> RankFlight:
+        nth: Counter[tuple[int | None, int | None]] = Counter()
+        counted = []
+        for each in steps([usual, usual, *last]):
+            nth[each.step, each.message_bytes] += 1
+            now = nth[each.step, each.message_bytes]
+            most = usual.count(each.message_bytes or 0) if each.step else None
+            counted.append(replace(each, nth_in_step=now, most_in_step=most))
+        return flight(rank, counted[-300:], world=4, blocked_s=20)
+
+    told = diagnose([rank_of(rank, [[*usual, 8]] if rank < 3 else [usual, [64]]) for rank in range(4)], NOW)
+    assert told.divergence is not None
+    assert (told.divergence.what, told.divergence.rank) == ("skipped", 3)
+
+
+def test_counts_of_earlier_steps_alone_are_never_certain() -> None:
+    told = job([*USUAL, (*SIZES, 64)], [*USUAL, SIZES, (256,)])
+    assert told.divergence is not None
+    assert (told.divergence.what, told.divergence.rank, told.divergence.certain) == ("extra", 0, False)

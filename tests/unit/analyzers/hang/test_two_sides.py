@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from shardtoll.analyzers.hang.diagnose import diagnose
 from shardtoll.ledger.answers.hang import HangAnswer
 from shardtoll.ledger.records.flight import FlightCall, RankFlight
@@ -80,3 +82,21 @@ def test_full_records_of_hundreds_of_pairs_take_no_time():
     told = answer(*flights)
     assert time.process_time() - begun < 5
     assert told.why == "mismatch"
+
+
+@pytest.mark.parametrize("life", ["dead", "alive"])
+def test_a_send_too_large_that_ended_its_receiver_is_named_before_the_sender_has_waited_long(life: Any):
+    """The other ranks may have waited longer than the sender, and for the rank that died of it."""
+    before = [call(1, step=0)]
+    rest = {"step": 1, "finished_ns": None, "place": 1}
+    sends = [*before, call(2, "send", root=1, message_bytes=32, **rest)]
+    receives = [*before, call(2, "recv", root=0, message_bytes=16, **rest)]
+    told = diagnose(
+        [
+            flight(0, sends, world=3, blocked_s=0.9),
+            flight(1, receives, world=3, blocked_s=0.9, life=life),
+            flight(2, [*before, call(2, step=1, finished_ns=None)], world=3, blocked_s=1.1),
+        ],
+        NOW,
+    )
+    assert told.why == ("mismatch" if life == "dead" else "slow"), told.verdict

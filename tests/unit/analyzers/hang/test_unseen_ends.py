@@ -64,6 +64,44 @@ def test_a_rank_is_not_blamed_for_an_end_that_came_of_others_waiting_in_new_grou
     assert told.verdict.startswith("Rank 1 has not called new_group, in which ranks 0 and 2 have been")
 
 
+def makes_alone(*elsewhere: tuple[str, ...]) -> HangAnswer:
+    """Return the answer for rank 0 in `new_group`, and others that wait for it with these frames."""
+    maker = stood(0, MAKES, life="alive", heartbeat_ns=NOW)
+    others = [
+        replace(reduces(rank), life="alive", heartbeat_ns=NOW, frames=frames, blocked=2 if frames else None)
+        for rank, frames in enumerate(elsewhere, start=1)
+    ]
+    world = 1 + len(others)
+    groups = [
+        (FlightGroup("world", tuple(range(world)), issued_place=1 + bool(rank)),) for rank in range(world)
+    ]
+    flights = [
+        replace(each, world_size=world, groups=group)
+        for each, group in zip((maker, *others), groups, strict=True)
+    ]
+    return answer(*flights, after_s=3)
+
+
+def test_of_several_ranks_that_are_not_in_new_group_none_is_said_to_have_not_called_it():
+    told = makes_alone((B,), (B,), (B,))
+    assert told.why == "late"
+    assert told.verdict.startswith("Rank 0 waits in new_group (has been at ")
+    assert ", and none of ranks 1-3 is in it: a member that has not called it holds up" in told.verdict
+    assert told.findings[0].confidence == "likely"
+
+
+def test_a_rank_without_frames_may_be_in_new_group():
+    told = makes_alone((B,), (), (B,))
+    assert ", and none of ranks 1 and 3 is in it" in told.verdict
+
+
+def test_a_function_of_the_users_with_the_name_of_new_group_is_none():
+    own = stood(0, ("my/groups.py:5 (new_group)", A), life="alive", heartbeat_ns=NOW)
+    others = [replace(reduces(rank), life="alive", heartbeat_ns=NOW, frames=(B,)) for rank in (1, 2)]
+    told = answer(own, *others, after_s=3)
+    assert told.verdict.startswith("Rank 0 has not arrived")
+
+
 def test_a_rank_that_failed_by_itself_while_others_made_a_group_failed():
     makers = [failed(stood(rank, MAKES), STORE) for rank in (0, 2)]
     own = failed(stood(1, (B,), line=B), "ValueError: no such file")

@@ -68,6 +68,21 @@ def test_each_call_says_which_one_of_its_kind_it_is_and_how_many_steps_before_ha
     assert last[-5:] == [(3, 1, 3), (3, 2, 3), (3, 3, 3), (3, 4, 3), (None, None, None)]
 
 
+def test_kinds_past_the_cap_of_counted_texts_say_that_their_counts_are_unknown(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    message = Message("all_reduce", "world", 2)
+    many = 4 * layout.TEXTS
+    kinds = [noted(Place("other", source=f"b.py:{number} (f)"), message) for number in range(many + 1)]
+    for step in range(2):
+        writer.begin(step, 5)
+        for each in (*kinds, kinds[-1], kinds[0], kinds[0]):
+            writer.issue(each, 1)
+    calls = written(writer, tmp_path).calls
+    counts = {(call.source, call.nth_in_step, call.most_in_step) for call in calls if call.step == 1}
+    assert {each[1:] for each in counts if each[0] == f"b.py:{many} (f)"} == {(None, None)}
+    assert ("b.py:0 (f)", 3, 3) in counts
+
+
 def test_the_ring_keeps_the_last_calls_and_groups_the_rest(tmp_path: Path):
     writer = write_flight(tmp_path, 0, layout.RING + 40, state=None)
     other = Message("barrier", "other", 2), Place("other")
