@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 _MOST_ROWS: Final = 200_000_000
 """Rows of a table that is read: a few bytes can claim any number of equal ones."""
 _MOST_BYTES: Final = 16 << 30
-"""Bytes in memory of a table that is read, without its texts; and of its texts.
+"""Bytes in memory of a table that is read, without its texts.
 
 No share of the file's size: regular rows of a long run pack to less than half a byte each.
 """
+_MOST_TEXT_BYTES: Final = 4 << 30
+"""Bytes of its texts."""
 _CELL_BYTES: Final = 8
 _MOST_COLUMNS: Final = 200
 """Columns of a file: three times those of our largest table."""
@@ -62,7 +64,7 @@ def from_parquet(source: Path | pa.Buffer) -> pa.Table:
         with pq.ParquetFile(opened, metadata=about, read_dictionary=texts) as again:
             table = sound(again.read(use_threads=False))
     together = sum(_text_bytes(chunk) for name in texts for chunk in table[name].chunks)
-    if together > _MOST_BYTES:
+    if together > _MOST_TEXT_BYTES:
         raise ValueError(f"holds {together:,} bytes of text")
     return table.cast(schema)
 

@@ -77,7 +77,7 @@ def test_parameters_of_a_thousand_ranks_are_read_as_they_were_written():
 
 @pytest.mark.parametrize("columns", [100, 101])
 def test_a_few_bytes_do_not_stand_for_any_number_of_cells(monkeypatch, columns: int):
-    assert parquet._MOST_BYTES == 4 << 30
+    assert parquet._MOST_BYTES == 16 << 30
     monkeypatch.setattr(parquet, "_MOST_BYTES", 100 * 8 * 10_000)
     zeros = pa.array(np.zeros(10_000, dtype=np.int64))
     data = packed(pa.table({f"c{i}": zeros for i in range(columns)}))
