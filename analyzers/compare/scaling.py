@@ -6,7 +6,7 @@ strong scaling (Amdahl, 1967), with W2/N2 = W1/N1 weak scaling (Gustafson, "Reev
 both as in Grama et al., "Introduction to parallel computing" (2003), 5.2.
 
 The loss is divided as lost cycles are (Crovella and LeBlanc, "Parallel performance prediction using lost
-cycles analysis", 1994): a unit of work costs c = N t / W of rank-time in each part t of the step, and
+cycles analysis", 1994). A unit of work costs c = N t / W of rank-time in each part t of the step. So
 1 - E = sum over the parts of (c2 - c1) / (whole c2). The parts of a step add up to it, so the losses add up
 to 1 - E.
 """
