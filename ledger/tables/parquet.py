@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 _MOST_ROWS: Final = 200_000_000
 """Rows of a table that is read: a few bytes can claim any number of equal ones."""
 _MOST_BYTES: Final = 16 << 30
-"""Bytes in memory of a table that is read, without its texts.
-
-No share of the file's size: regular rows of a long run pack to less than half a byte each.
-"""
+"""Bytes in memory of a table that is read, without its texts."""
 _MOST_TEXT_BYTES: Final = 4 << 30
 """Bytes of its texts."""
+_FREE_BYTES: Final = 1 << 30
+_TIMES_PACKED: Final = 500
+"""Beyond the free ones a table may take so many times the bytes of its file. Regular rows of a long run pack
+to half a byte each."""
 _CELL_BYTES: Final = 8
 _MOST_COLUMNS: Final = 200
 """Columns of a file: three times those of our largest table."""
@@ -51,7 +52,8 @@ def from_parquet(source: Path | pa.Buffer) -> pa.Table:
     # Unlike pq.read_table, this needs no dataset machinery: a quarter of the time on small tables.
     with opened, pq.ParquetFile(opened) as file:
         about = file.metadata
-        _check_claims(about)
+        size = opened.size()
+        _check_claims(about, size)
         schema = file.schema_arrow
         for item in schema:
             if item.type not in _KINDS:
@@ -64,12 +66,17 @@ def from_parquet(source: Path | pa.Buffer) -> pa.Table:
         with pq.ParquetFile(opened, metadata=about, read_dictionary=texts) as again:
             table = sound(again.read(use_threads=False))
     together = sum(_text_bytes(chunk) for name in texts for chunk in table[name].chunks)
-    if together > _MOST_TEXT_BYTES:
+    if together > min(_MOST_TEXT_BYTES, _allowed(size)):
         raise ValueError(f"holds {together:,} bytes of text")
     return table.cast(schema)
 
 
-def _check_claims(about: pq.FileMetaData) -> None:
+def _allowed(size: int) -> int:
+    """Return how many bytes of memory a file of this size may become at most."""
+    return _FREE_BYTES + _TIMES_PACKED * size
+
+
+def _check_claims(about: pq.FileMetaData, size: int) -> None:
     """Raise ValueError if the table would take too much memory, by what the file says of itself."""
     if about.num_columns > _MOST_COLUMNS:
         raise ValueError(f"claims {about.num_columns:,} columns")
@@ -78,7 +85,8 @@ def _check_claims(about: pq.FileMetaData) -> None:
     cells = sum(max(group.column(i).num_values, 0) for group in groups for i in range(about.num_columns))
     most_cells = max(cells, about.num_rows * about.num_columns)
     packed = sum(max(group.total_byte_size, 0) for group in groups)
-    if not 0 <= about.num_rows <= _MOST_ROWS or max(most_cells * _CELL_BYTES, packed) > _MOST_BYTES:
+    most_bytes = min(_MOST_BYTES, _allowed(size))
+    if not 0 <= about.num_rows <= _MOST_ROWS or max(most_cells * _CELL_BYTES, packed) > most_bytes:
         raise ValueError(f"claims {about.num_rows:,} rows, {most_cells:,} cells and {packed:,} bytes")
 
 

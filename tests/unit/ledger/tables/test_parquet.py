@@ -90,6 +90,15 @@ def test_a_few_bytes_do_not_stand_for_any_number_of_cells(monkeypatch, columns: 
         from_parquet(data)
 
 
+def test_a_small_file_does_not_become_gigabytes_of_numbers(monkeypatch):
+    never_read(monkeypatch)
+    zeros = pa.array(np.zeros(1_500_000, dtype=np.int64))
+    data = packed(pa.table({f"c{i}": zeros for i in range(200)}))
+    assert data.size < 2_000_000
+    with pytest.raises(ValueError, match=r"^claims 1,500,000 rows, 300,000,000 cells"):
+        from_parquet(data)
+
+
 def test_more_rows_than_any_run_has_are_refused_unread(monkeypatch):
     never_read(monkeypatch)
     data = packed(pa.table({"column": pa.array(np.zeros(1_000, dtype=np.bool_))}))
@@ -102,9 +111,9 @@ def test_one_long_text_of_many_rows_is_refused_before_it_is_there_for_each(monke
     most: list[int] = []
     sound = parquet.sound
     monkeypatch.setattr(parquet, "sound", lambda table: most.append(table.nbytes) or sound(table))
-    data = packed(rows_of(5_000, "x" * 900_000))
+    data = packed(rows_of(1_500, "x" * 900_000))
     assert data.size < 100_000
-    with pytest.raises(ValueError, match=r"holds 4,50\d,\d\d\d,\d\d\d bytes of text$"):
+    with pytest.raises(ValueError, match=r"holds 1,35\d,\d\d\d,\d\d\d bytes of text$"):
         from_parquet(data)
     assert most
     assert max(most) < 10_000_000
