@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Final
-
-from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.quantity import Quantity
 from shardtoll.analyzers.roofline.machines.table import Table, is_text, read_file, read_toml
@@ -21,7 +20,8 @@ PEAK_DTYPES: Final = ("float32", "tf32", "bfloat16", "float16", "float8")
 """What peaks are given for; tf32 is float32 matmuls where torch allows TensorFloat-32."""
 
 
-class Gpu(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Gpu:
     """One kind of accelerator. Peaks are dense, without structured sparsity."""
 
     name: str
