@@ -272,7 +272,7 @@ class Report:
                 fabric=from_plain(FabricInfo, document["fabric"]),
                 groups=from_plain(tuple[Group, ...], document["groups"]),
                 tables=_tables_from_json(document),
-                findings=tuple(with_keys(from_plain(tuple[Finding, ...], document["findings"]))),
+                findings=_findings(document["findings"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
             raise SchemaError(
@@ -304,6 +304,13 @@ class Report:
 
 def _dumps(value: object) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _findings(written: Any) -> tuple[Finding, ...]:
+    """Return the findings; those of reports of before get the keys of their remedies."""
+    findings = from_plain(tuple[Finding, ...], written)
+    remedies = [each.get("remedy") or {"key": None} for each in written]
+    return findings if all("key" in remedy for remedy in remedies) else tuple(with_keys(findings))
 
 
 def _optional(kind: type[_T], document: Mapping[str, object], name: str) -> _T | None:

@@ -219,7 +219,7 @@ def test_an_empty_bill_has_no_finding_to_show(shardtoll, tmp_path: Path):
     path = tmp_path / "saved.json"
     path.write_text(sample_reports.empty().to_json(), encoding="utf-8")
     assert "the bill is empty" in shardtoll("report", path, "--finding", 1).err
-    assert "no findings; checked: " in shardtoll("report", path).out
+    assert "no findings in 0 steps" in shardtoll("report", path).out
 
 
 def test_where_output_is_ascii_the_first_screen_is(run_folder: Path):

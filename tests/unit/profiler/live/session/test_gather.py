@@ -213,7 +213,7 @@ def test_a_session_of_one_rank_alone_moves_no_later_one(
     monkeypatch.setattr(gather, "_OPENING_LIMIT_S", 20.0)
     caplog.clear()
     assert joined(meetings)
-    assert "rank 1 opened 1 that rank 0 did not, and missed 0 of rank 0's" in caplog.text
+    assert "Rank 1 opened 1 that rank 0 did not, and missed 0 of rank 0's" in caplog.text
     assert len(caplog.records) == 1
     assert joined(again(meetings))
     assert len(caplog.records) == 1, "it is said once"
