@@ -225,7 +225,7 @@ def test_a_session_of_rank_0_alone_moves_no_later_one(meetings: list[Meeting], c
     alone.collect(0.0)
     assert joined(meetings)
     for rank in (1, 2):
-        assert f"rank {rank} opened 0 that rank 0 did not, and missed 1 of rank 0's" in caplog.text
+        assert f"Rank {rank} opened 0 that rank 0 did not, and missed 1 of rank 0's" in caplog.text
 
 
 def test_ranks_that_announced_no_session_are_not_waited_for(
