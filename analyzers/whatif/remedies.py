@@ -16,6 +16,7 @@ from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.shared.tally import begins_with
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.removal import joined, removal
@@ -151,7 +152,7 @@ def is_logging(rows: pd.DataFrame) -> bool:
     """Return whether the rows gather whole tensors outside the model's passes, as for logging: their remedy
     is to do it seldom, not to hide it. Columns `LOGGING`."""
     cause = rows["caused_by_op"].fillna("")
-    whole = cause.str.startswith("DTensor.full_tensor")
+    whole = begins_with(cause, "DTensor.full_tensor")
     by_hand = (cause == rows["op"]) & cause.isin(("all_gather", "gather")) & rows["parameter"].isna()
     return bool(((whole | by_hand) & (rows["phase"] == "other") & (rows["op"] != "all_reduce")).all())
 

@@ -16,6 +16,7 @@ from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.cli.inputs.traces import read as read_jobs
 from shardtoll.ledger import Ledger, Report, TraceError
 from shardtoll.ledger.disk.follow import Follower
+from shardtoll.ledger.disk.run_files import stacks_in
 
 
 class Shown(Protocol):
@@ -38,8 +39,8 @@ class FollowedRun:
 
     def version(self) -> str:
         """Return that of the files. Ranks that stand still write their stacks, and nothing else."""
-        stacks = sum(1 for _ in self._folder.glob("stacks.rank*.txt"))
-        return f"{self._follower.version()}-{stacks}" if stacks else self._follower.version()
+        version, still = self._follower.version(), len(stacks_in(self._folder))
+        return f"{version}-{still}" if still else version
 
     def load(self) -> tuple[Report, bool]:
         """Read what is new and analyse all of it."""

@@ -59,8 +59,17 @@ def provisional_path(folder: Path, rank: int) -> Path:
 
 def flights_in(folder: Path) -> list[int]:
     """Return the ranks that left a flight file in the folder, ascending."""
+    return _left_in(folder, "flight")
+
+
+def stacks_in(folder: Path) -> list[int]:
+    """Return the ranks whose watchdog wrote stacks into the folder, ascending."""
+    return _left_in(folder, "stacks")
+
+
+def _left_in(folder: Path, stem: str) -> list[int]:
     matches = (BESIDE.match(path.name) for path in folder.iterdir())
-    return sorted({int(match.group(2)) for match in matches if match and match.group(1) == "flight"})
+    return sorted({int(match.group(2)) for match in matches if match and match.group(1) == stem})
 
 
 def trace_path(folder: Path, rank: int) -> Path:

@@ -13,7 +13,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import WHOLE, rows_of, whole_contents
 from shardtoll.analyzers.findings.replicas.data_parallel import data_parallel
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep, numbered, steps_spoken_of
+from shardtoll.analyzers.shared.tally import begins_with, keep, numbered, steps_spoken_of
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import plural as times
@@ -177,14 +177,13 @@ def _same_work(context: Context, ranks: Sequence[int]) -> bool:
     nearly all of forward's matmuls must have equal inputs too.
     """
     frame = context.in_steps
-    cause = frame["caused_by_op"].fillna("")
     activations = keep(
         frame,
         (frame["phase"] == "forward")
         & frame["op"].isin(SHARING)
         & frame["module"].notna()
         & frame["parameter"].isna()
-        & ~cause.str.startswith(WRAPPER_CAUSES).to_numpy(dtype=bool)
+        & ~begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
         & frame["rank"].isin(ranks),
     )
     ranks_of = context.members

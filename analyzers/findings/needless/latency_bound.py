@@ -13,7 +13,7 @@ from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.findings.needless.coalesced import coalesced
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Codes, Line, keep, number, numbered, tally
+from shardtoll.analyzers.shared.tally import Codes, Line, begins_with, keep, number, numbered, tally
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.ledger.words.human import duration, percent, place, some_size
@@ -300,7 +300,7 @@ def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
 
 def _whole_tensors(rows: pd.DataFrame) -> bool:
     """Whether `full_tensor()` asked for all of it."""
-    return bool(rows["caused_by_op"].fillna("").str.startswith("DTensor.full_tensor").all())
+    return bool(begins_with(rows["caused_by_op"], "DTensor.full_tensor").all())
 
 
 def _remedy(
