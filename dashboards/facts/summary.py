@@ -7,10 +7,11 @@ from typing import Final
 import pyarrow.compute as pc
 
 from shardtoll.dashboards.facts.step_times import rank_times
-from shardtoll.ledger import Finding, Report, Run, Where
+from shardtoll.ledger import KINDS, Finding, Report, Run, Where
 from shardtoll.ledger.answers.unbilled import Unbilled
 from shardtoll.ledger.records.levels import in_steps, surveyed_steps
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
+from shardtoll.ledger.records.value import UNASKED
 from shardtoll.ledger.records.work import matmuls
 from shardtoll.ledger.words import human
 
@@ -179,6 +180,29 @@ def sound_checks(report: Report) -> str | None:
         steps = f"{word} {numbers}" if few else human.plural(len(check.steps), "step")
         parts.append(f"{name} ({steps})" if check.steps else name)
     return f"Checks that found nothing: {', '.join(parts)}." if parts else None
+
+
+def values_unasked(report: Report) -> str | None:
+    """Return what to add to a live run of several ranks whose values nobody compared; None of any other.
+
+    Without a check a wrong gradient costs no time, so nothing else on the bill would show it.
+    """
+    if report.run.source != "live" or len(report.run.ranks_seen) < 2 or not _trained(report):
+        return None
+    if not set(pc.unique(report.tables["values"].column("kind")).to_pylist()) <= set(UNASKED):
+        return None
+    checked = pc.equal(report.tables["notices"].column("kind"), "gradients-checked")
+    if pc.any(checked).as_py() or any(KINDS[found.kind] == "correctness" for found in report.findings):
+        return None
+    return (
+        "Gradients, replicas and batches were not compared, so a wrong one does not show: "
+        "`shardtoll run --checks gradients,replicas,data`, or audit(model, checks=...)."
+    )
+
+
+def _trained(report: Report) -> bool:
+    tables = (report.tables["collectives"], report.tables["computes"])
+    return any("backward" in pc.unique(table.column("phase")).to_pylist() for table in tables)
 
 
 def second_line(report: Report) -> str | None:

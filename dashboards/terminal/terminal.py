@@ -107,8 +107,8 @@ def _path(report: Report, width: int) -> list[RenderableType]:
 
 
 def _sound_checks(report: Report) -> list[RenderableType]:
-    line = summary.sound_checks(report)
-    return [] if line is None else [Text(), Text(line)]
+    lines = [line for line in (summary.sound_checks(report), summary.values_unasked(report)) if line]
+    return [Text(), *(coded(line) for line in lines)] if lines else []
 
 
 def _notices(report: Report) -> list[RenderableType]:

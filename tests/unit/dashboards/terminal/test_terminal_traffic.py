@@ -5,21 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 
+import pyarrow.compute as pc
 import pytest
 from rich.console import Console
 
 from shardtoll.dashboards.facts import summary
 from shardtoll.dashboards.terminal.terminal import renderable
+from shardtoll.ledger import Notice, Report
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
-from tests.sample_reports import report
+from shardtoll.ledger.tables.tables import to_table
+from tests.sample_reports import of_ranks, report
 
 MS = 1_000_000
 ROW = Traffic("all_reduce", None, "tp", 2, 4.0, 2_097_152, 2_097_152, 9 * MS, 1 * MS)
 
 
 def printed(width: int, *rows: Traffic) -> str:
+    return printed_report(replace(report(), traffic=rows), width)
+
+
+def printed_report(made: Report, width: int = 100) -> str:
     out = StringIO()
-    Console(file=out, width=width, highlight=False).print(renderable(replace(report(), traffic=rows)))
+    Console(file=out, width=width, highlight=False).print(renderable(made))
     return out.getvalue().replace("\u00a0", " ")
 
 
@@ -52,3 +59,27 @@ def test_checks_that_ran_and_found_nothing_are_one_line() -> None:
     many = replace(made, sound_checks=(SoundCheck("data", tuple(range(0, 40, 2))),))
     assert summary.sound_checks(many) == "Checks that found nothing: batches (20 steps)."
     assert summary.sound_checks(report()) is None
+
+
+def test_a_run_whose_values_nobody_compared_says_so_and_how_to_compare_them() -> None:
+    costs = [finding for finding in report().findings if finding.kind != "wrong-gradient"]
+    unasked = replace(report(), findings=tuple(costs))
+    line = summary.values_unasked(unasked)
+    assert line is not None
+    assert "--checks gradients,replicas,data" in line
+    assert line.replace("`", "") in " ".join(printed_report(unasked).split())
+    assert summary.values_unasked(report()) is None, "a wrong gradient was found, so somebody looked"
+    notice = Notice(0, "gradients-checked", "2 gradients are right")
+    checked = unasked.tables | {"notices": to_table("notices", [notice])}
+    assert summary.values_unasked(replace(unasked, tables=checked)) is None
+    for run in (replace(unasked.run, source="trace"), replace(unasked.run, ranks_seen=(0,), rank_hosts=())):
+        alone = of_ranks(unasked.tables, (0,)) if len(run.ranks_seen) == 1 else unasked.tables
+        assert summary.values_unasked(replace(unasked, run=run, tables=alone)) is None
+
+
+def test_inference_of_several_ranks_is_asked_for_no_gradients() -> None:
+    tables = report().tables
+    forward = {
+        name: tables[name].filter(pc.field("phase") == "forward") for name in ("collectives", "computes")
+    }
+    assert summary.values_unasked(replace(report(), findings=(), tables=tables | forward)) is None
