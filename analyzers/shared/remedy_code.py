@@ -19,6 +19,13 @@ CALLS: Final = {
     "barrier": "barrier(",
 }
 """Op -> the call of torch.distributed that does it, without its last bracket."""
+OBJECT_CALLS: Final = {
+    "all_gather_object": "all_gather_object(rows, mine)",
+    "gather_object": "gather_object(mine, rows, dst=root)",
+    "broadcast_object_list": "broadcast_object_list(rows, src=root)",
+    "scatter_object_list": "scatter_object_list(mine, rows, src=root)",
+}
+"""Functions of torch.distributed that pickle Python objects -> a call of them."""
 _OTHER: Final = "all_reduce({tensor}"
 
 

@@ -16,6 +16,7 @@ from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import begins_with
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
@@ -149,9 +150,11 @@ LOGGING: Final = ("op", "phase", "caused_by_op", "parameter")
 
 
 def is_logging(rows: pd.DataFrame) -> bool:
-    """Return whether the rows gather whole tensors outside the model's passes, as for logging: their remedy
-    is to do it seldom, not to hide it. Columns `LOGGING`."""
+    """Return whether the rows gather whole tensors outside the model's passes, as for logging, or exchange
+    Python objects: their remedy is to do it seldom, not to hide it. Columns `LOGGING`."""
     cause = rows["caused_by_op"].fillna("")
+    if cause.isin(OBJECT_CALLS).all():
+        return True
     whole = begins_with(cause, "DTensor.full_tensor")
     by_hand = (cause == rows["op"]) & cause.isin(("all_gather", "gather")) & rows["parameter"].isna()
     return bool(((whole | by_hand) & (rows["phase"] == "other") & (rows["op"] != "all_reduce")).all())
@@ -164,7 +167,7 @@ def _overlapped(context: Context, finding: Finding) -> Edit | None:
         return None
     # Rows of a few columns: those of all sixty take longer than all else here.
     if is_logging(context.collectives[list(LOGGING)].iloc[rows]):
-        return removal(context, rows, "without these gathers, but for one step in many")
+        return removal(context, rows, "without these exchanges, but for one step in many")
     return Edit(
         "nobody waits for these collectives",
         lambda draft, _: draft.let_go(draft.nodes_of(rows)),

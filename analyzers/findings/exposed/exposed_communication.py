@@ -29,6 +29,7 @@ from shardtoll.analyzers.findings.stragglers import late_bills
 from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
+from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import Line, keep, tally
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, in_steps, percent, place, some_size
@@ -194,7 +195,13 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
         _remedy(context, line, message_bytes) if alone is None else alone.remedy,
         alone,
         only_hides=alone is None and _only_hides(context, line, message_bytes),
+        seldom=_seldom(line),
     )
+
+
+def _seldom(line: Line) -> bool:
+    """Whether the remedy is to do it in one step of many: then it is gone from the others, hidden or not."""
+    return _logged(line) or line.text("caused_by_op") in OBJECT_CALLS
 
 
 def _only_hides(context: Context, line: Line, message_bytes: int | None) -> bool:
@@ -230,13 +237,16 @@ def _made(
     alone: ddp_buckets.OneBucket | None = None,
     *,
     only_hides: bool,
+    seldom: bool = False,
 ) -> Finding:
     toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
     if toll is None or moving is None:
         raise AssertionError("rows of unknown exposed time were left out")
     # Overlap can hide no more than there is compute that hides nothing yet, which surveyed steps tell.
-    free = most_free_compute_ns(context)
-    saving = None if free is None else min(toll, moving, int(free))
+    free = None if seldom else most_free_compute_ns(context)
+    if seldom:
+        remedy = replace(remedy, counterfactual=exposed_remedies.SELDOM)
+    saving = min(toll, moving) if seldom else None if free is None else min(toll, moving, int(free))
     if alone is not None:
         saving = min(toll, alone.saving_ns(moving), *(() if free is None else (int(free),)))
         what += ddp_buckets.clause(alone, moving)

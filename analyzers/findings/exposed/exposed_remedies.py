@@ -9,11 +9,13 @@ from msgspec import Struct
 
 from shardtoll.analyzers.findings.needless.latency_bound import TINY_BYTES
 from shardtoll.analyzers.shared.ddp_options import no_buffers
-from shardtoll.analyzers.shared.remedy_code import CALLS, call
+from shardtoll.analyzers.shared.remedy_code import CALLS, OBJECT_CALLS, call
 from shardtoll.ledger import Remedy
 from shardtoll.ledger.records import ddp_causes
 
 COUNTERFACTUAL: Final = "full overlap: the same transfers hidden behind the step's compute"
+SELDOM: Final = "a step that leaves them out"
+"""The saving if the remedy is to do it in one step of many: no compute need hide it then."""
 
 
 class _Advice(Struct, frozen=True):
@@ -114,6 +116,17 @@ _ADVICE: Final = (
             'enable_symm_mem_for_group(mesh["tp"].get_group().group_name)',
         )
         for style in _TENSOR_PARALLEL
+    ),
+    *(
+        _Advice(
+            function,
+            None,
+            None,
+            "Send objects in one step of many, or their numbers as one tensor in every step. The host "
+            "pickles objects, and their sizes are exchanged first.",
+            f"if step % 100 == 0:\n    dist.{code}",
+        )
+        for function, code in OBJECT_CALLS.items()
     ),
     _Advice(
         "DTensor.full_tensor",

@@ -6,12 +6,14 @@ import pytest
 
 from shardtoll.analyzers.findings.exposed.exposed_remedies import (
     COUNTERFACTUAL,
+    SELDOM,
     can_only_hide,
     remedy,
     sending_less,
 )
+from shardtoll.ledger import Finding
 from shardtoll.ledger.records.ddp_causes import BUFFERS
-from tests.unit.analyzers.ledgers import collective, ledger, run_of
+from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
 from tests.unit.analyzers.of_kinds import running
 
 run = running("exposed-communication")
@@ -30,6 +32,9 @@ run = running("exposed-communication")
         ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
         ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
         ("all_gather", "all_gather", "other", "step % 100"),
+        ("all_gather_object", "all_gather", "forward", "dist.all_gather_object(rows, mine)"),
+        ("gather_object", "gather", "other", "dist.gather_object(mine, rows, dst=root)"),
+        ("broadcast_object_list", "broadcast", "forward", "dist.broadcast_object_list(rows, src=root)"),
         ("all_reduce", "all_reduce", "backward", "dist.all_reduce(tensor, async_op=True)"),
         ("", "reduce_scatter", "backward", "dist.reduce_scatter_tensor("),
         ("", "recv", "backward", "dist.irecv(tensor, src="),
@@ -54,6 +59,24 @@ def test_an_option_is_called_as_the_runs_torch_calls_it(torch: str, option: str)
     (finding,) = (each for each in findings if each.kind == "exposed-communication")
     assert finding.remedy is not None
     assert finding.remedy.code == f"DistributedDataParallel(model, {option}=False)"
+
+
+def test_objects_that_are_exchanged_seldom_are_saved_whether_compute_hides_them_or_not() -> None:
+    def found(cause: str) -> Finding:
+        steps = [step(rank=rank, compute_ns=2 * MS, idle_ns=58 * MS) for rank in (0, 1)]
+        rows = on_ranks((0, 1), op="all_gather", phase="forward", caused_by_op=cause, duration_ns=9 * MS,
+                        exposed_ns=9 * MS)  # fmt: skip
+        findings = run(ledger(rows, steps=steps)).findings
+        (finding,) = (each for each in findings if each.kind == "exposed-communication")
+        return finding
+
+    objects, tensors = found("all_gather_object"), found("all_gather")
+    assert objects.remedy is not None
+    assert objects.remedy.counterfactual == SELDOM
+    assert objects.saving_ns == 9 * MS
+    assert tensors.remedy is not None
+    assert tensors.remedy.counterfactual == COUNTERFACTUAL
+    assert tensors.saving_ns == 2 * MS, "no more compute could hide it"
 
 
 def test_buckets_are_never_advised_to_grow() -> None:
