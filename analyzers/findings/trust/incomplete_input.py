@@ -264,6 +264,9 @@ def _watched(context: Context) -> list[Finding]:
 
 def _outside(context: Context) -> list[Finding]:
     frame = context.collectives[~context.collectives["step"].isin(context.steps)]
+    if context.ledger.run.source == "live":
+        # What a program sends once, before its first step, belongs to none: nothing of a step is missing.
+        frame = frame[~_set_up(context, frame)]
     if frame.empty or not context.steps:
         return []
     moved = frame["message_bytes"].sum(min_count=1)
@@ -280,6 +283,12 @@ def _outside(context: Context) -> list[Finding]:
             rows=Rows.of(collectives=frame.index),
         )
     ]
+
+
+def _set_up(context: Context, frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows were issued before the first step on record of their rank began."""
+    first = context.step_rows.groupby("rank")["start_ns"].min()
+    return frame["step"].isna() & (frame["issue_ns"] < frame["rank"].map(first)).fillna(False)
 
 
 def _untimed(context: Context) -> list[Finding]:

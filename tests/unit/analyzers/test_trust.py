@@ -253,6 +253,15 @@ class TestIncomplete:
         assert finding.severity == "info"
         assert finding.title.startswith("2 collectives (2.00 kB over all ranks) ran outside every step")
 
+    def test_what_is_sent_before_the_first_step_is_set_up_and_not_said(self):
+        steps = [step(rank=rank, start_ns=50 * MS) for rank in (0, 1)]
+        during = on_ranks((0, 1), issue_ns=60 * MS, start_ns=60 * MS)
+        before = on_ranks((0, 1), seq=2, step=None, issue_ns=1 * MS)
+        assert found("incomplete-input", [*during, *before], steps=steps) == []
+        after = on_ranks((0, 1), seq=3, step=None, issue_ns=400 * MS, start_ns=400 * MS)
+        (finding,) = found("incomplete-input", [*during, *before, *after], steps=steps)
+        assert finding.title.startswith("2 collectives")
+
     def test_rows_of_a_step_that_nobody_finished_are_listed_and_not_billed(self):
         rows = on_ranks((0, 1), step=7)
         (finding,) = found("incomplete-input", rows)
