@@ -113,7 +113,7 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
 
 
 def _stays(current: Candidate, best: Candidate, beside: Beside) -> bool:
-    """Return whether the current layout is kept: it stands, fits and is faster than the best of the others."""
+    """Return whether the current layout is kept: it stands, fits and is faster than the best other one."""
     return beside.keeps_current and bool(current.fits) and slower_by(current, best) < 0
 
 

@@ -45,9 +45,7 @@ def plan_for(question: Question, layout: Layout) -> TrainingPlan:
 class Search:
     """Candidates of one question on one network and one kind of GPU."""
 
-    def __init__(
-        self, question: Question, network: Network, capacity_bytes: int, scale: float = 1.0
-    ) -> None:
+    def __init__(self, question: Question, network: Network, capacity_bytes: int, scale: float = 1.0) -> None:
         self._blocks = BlockTimes(network)
         self.question, self.network, self.capacity_bytes = question, network, capacity_bytes
         self.scale = scale
