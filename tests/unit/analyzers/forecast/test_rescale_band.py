@@ -57,7 +57,7 @@ def test_nothing_firm_is_said_of_a_step_with_an_unknown_price():
     priced, unknown = answer.weak
     assert priced.unpriced == ()
     (name,) = unknown.unpriced
-    assert name == "all_reduce over dp"
+    assert name == "all_reduce over group of 2"
     said = scaling_shown.headline(answer)
     assert said.startswith(f"The step on 4 ranks is unknown: {name} has no price. It lies in ")
     assert human.duration(unknown.step_ns.expected) not in said.partition(";")[0]
