@@ -21,7 +21,7 @@ import typer.core
 
 COMMANDS: Final = (
     *("demo", "run", "report", "serve", "whatif", "verify", "compare"),
-    *("hang", "check", "budget", "fabrics", "calibrate"),
+    *("hang", "check", "budget", "fabrics", "gpus", "calibrate"),
     *("dryrun", "forecast", "advise"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
