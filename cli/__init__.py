@@ -2,8 +2,9 @@
 
 It may import `analyzers.budget`, `analyzers.compare`, `analyzers.hang`, `analyzers.roofline`,
 `analyzers.two_runs`, `analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`, `cli.subcommands`,
-`dashboards.app`, `dashboards.check`, `dashboards.terminal`, `dashboards.verify`, `dashboards.words`,
-`ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`, `profiler.calibrate`.
+`dashboards.app`, `dashboards.check`, `dashboards.fabrics`, `dashboards.terminal`, `dashboards.verify`,
+`dashboards.words`, `ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`,
+`profiler.calibrate`.
 Start reading in `report`.
 """
 
