@@ -2,8 +2,9 @@
 
 It may import `analyzers.budget`, `analyzers.compare`, `analyzers.hang`, `analyzers.roofline`,
 `analyzers.two_runs`, `analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`, `cli.subcommands`,
-`dashboards.app`, `dashboards.check`, `dashboards.terminal`, `dashboards.verify`, `dashboards.words`,
-`ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`, `profiler.calibrate`.
+`dashboards.app`, `dashboards.check`, `dashboards.fabrics`, `dashboards.terminal`, `dashboards.verify`,
+`dashboards.words`, `ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`,
+`profiler.calibrate`.
 Start reading in `report`.
 """
 
@@ -21,7 +22,7 @@ import typer.core
 
 COMMANDS: Final = (
     *("demo", "run", "report", "serve", "whatif", "verify", "compare"),
-    *("hang", "check", "budget", "fabrics", "calibrate"),
+    *("hang", "check", "budget", "fabrics", "gpus", "calibrate"),
     *("dryrun", "forecast", "advise"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.

@@ -25,8 +25,9 @@ def command(
     script: Script,
     arguments: ScriptArguments = None,
     world: Annotated[
-        int, typer.Option("--world", min=1, metavar="N", help="GPUs of the job: one rank each.")
-    ] = 1,
+        int | None,
+        typer.Option("--world", min=1, metavar="N", help="GPUs of the job: one rank each; default: 1."),
+    ] = None,
     rank: Annotated[int, typer.Option("--rank", min=0, metavar="R", help="The rank to be.")] = 0,
     gpu: Annotated[str, gpu_option("The GPU, as h100-sxm, a100-sxm-80gb or b200-sxm.")] = "h100-sxm",
     fabric: Annotated[
@@ -88,9 +89,13 @@ def command(
     dryrun(
         script,
         arguments or [],
-        DryRequest(world, rank, gpu, fabric, steps, item, price, tokens),
+        DryRequest(world or 1, rank, gpu, fabric, steps, item, price, tokens),
         out=out,
         output=tuple(output or ()),
         as_json=as_json,
         width=width,
     )
+    if world is None:
+        typer.echo(
+            "Priced for one rank, which sends nothing to others. For a job of N GPUs: --world N", err=as_json
+        )

@@ -143,9 +143,9 @@ def _report(
     named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
     page = "" if writers else ", -o report.html"
-    more = [f"More: {again} --all (or --finding 1{page})"]
+    more = [("More", f"{again} --all", f"or --finding 1{page}")]
     if unused is not None:
-        more.append(f"For measured floors: --fabric {quote(str(unused))}")
+        more.append(("For measured floors", f"--fabric {quote(str(unused))}", ""))
     for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):
         if as_json:
             typer.echo(report.to_json())

@@ -54,6 +54,10 @@ class Beside:
     """Measured, per node: delivered at least."""
     loader_most_sequences_per_s: float | None = None
     """What the time that loops waited allows at most; None unknown."""
+    current_step_ns: float | None = None
+    """Step of the current layout on the machine that is asked about; forecasts are scaled to it."""
+    keeps_current: bool = False
+    """Whether the current layout stands: no slower one is advised, however simple."""
 
 
 def advise(question: Question, network: Network | None = None, beside: Beside | None = None) -> Advice:
@@ -62,6 +66,8 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     capacity = capacity_of(question.gpu)
     wire = network or FabricNetwork(load_fabric(question.fabric or usual_fabric(question.gpu)))
     search = Search(question, wire, capacity)
+    if beside.current_step_ns and question.current is not None:
+        search.calibrate(question.current, beside.current_step_ns)
     priced = search.run()
     if not search.legal:
         raise UsageError(
@@ -72,9 +78,11 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     families = _families(search, priced)
     best = choose(fitting, lambda family: next(fast for each, fast, _ in families if each is family))
     current = search.candidate(question.current) if question.current is not None else None
+    stays = best is not None and current is not None and _stays(current, best, beside)
+    best = current if stays else best
     if best is None:
         return _none_fits(question, search, families, current, capacity, beside)
-    fastest = fitting[0]
+    fastest = min((fitting[0], best), key=lambda each: each.step_ns.expected)
     ties = _ties(fitting, best, fastest)
     others = tuple(each for each in fitting if each not in ties)[:10]
     trade = lever_trade(search, best)
@@ -87,7 +95,7 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         fastest=fastest,
         current=current,
         current_gap=None if current is None else slower_by(current, best),
-        path=path(_single(search), families, best, capacity, question.memory_share),
+        path=path(_single(search), families, best, capacity, question.memory_share, stays=stays),
         levers=trade,
         pareto=pareto([each for each in shown if each.fits]),
         others=others,
@@ -100,7 +108,13 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         too_large=search.too_large,
         capacity_bytes=capacity,
         notes=_notes(question, network),
+        scale=search.scale,
     )
+
+
+def _stays(current: Candidate, best: Candidate, beside: Beside) -> bool:
+    """Return whether the current layout is kept: it stands, fits and is faster than the best other one."""
+    return beside.keeps_current and bool(current.fits) and slower_by(current, best) < 0
 
 
 def _families(
@@ -132,7 +146,7 @@ def _smallest(search: Search, family: Family) -> Candidate | None:
 def _single(search: Search) -> Candidate | None:
     if search.question.gpus == 1:
         return None
-    alone = Search(replace(search.question, gpus=1), search.network, search.capacity_bytes)
+    alone = Search(replace(search.question, gpus=1), search.network, search.capacity_bytes, search.scale)
     return alone.candidate(Layout(micro_batch=1, accumulation=search.question.sequences))
 
 

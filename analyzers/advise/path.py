@@ -62,11 +62,14 @@ def path(
     best: Candidate,
     capacity_bytes: int,
     share: float,
+    *,
+    stays: bool = False,
 ) -> tuple[Decision, ...]:
     """The steps up to the family of the best layout.
 
     `single`: one micro-batch of one sequence on one GPU, None if there is one GPU anyway. `families`: each
-    family with its fastest layout that fits and, where none does, its smallest layout.
+    family with its fastest layout that fits and, where none does, its smallest layout. `stays`: the best one
+    is the current layout, which is faster than each of them.
     """
     limit = f"{human.size(share * capacity_bytes)} allowed"
     steps = []
@@ -105,4 +108,7 @@ def path(
         else:
             answer = f"Not better: within {human.percent(NOISE)} of {best.words}."
         steps.append(Decision(question, own, answer))
+    if stays and not steps[-1].answer.startswith("Yes"):
+        own = f"{human.duration(best.step_ns.expected)} per step"
+        steps.append(Decision("Is your layout faster than all of these?", own, f"Yes: keep {best.words}."))
     return tuple(steps)

@@ -69,7 +69,7 @@ def _best_at(search: Search, best: Candidate, gpus: int) -> Candidate | None:
                 shard_size=_shards(layout.shard_size, dp),
             )
         )
-    smaller = Search(replace(question, gpus=gpus), search.network, search.capacity_bytes)
+    smaller = Search(replace(question, gpus=gpus), search.network, search.capacity_bytes, search.scale)
     try:
         fitting = smaller.fitting(smaller.run(layouts), 1)
     except FabricError:

@@ -45,14 +45,21 @@ def plan_for(question: Question, layout: Layout) -> TrainingPlan:
 class Search:
     """Candidates of one question on one network and one kind of GPU."""
 
-    def __init__(self, question: Question, network: Network, capacity_bytes: int) -> None:
+    def __init__(self, question: Question, network: Network, capacity_bytes: int, scale: float = 1.0) -> None:
         self._blocks = BlockTimes(network)
         self.question, self.network, self.capacity_bytes = question, network, capacity_bytes
+        self.scale = scale
+        """Measured over forecast time of a layout that ran: every candidate's times are scaled by it."""
         self.legal = 0
         self.too_large = 0
         self.slow: list[TrainingPlan] = []
         self.uncertain: dict[Layout, Candidate] = {}
         self._full: dict[tuple[Layout, bool, str], Candidate] = {}
+
+    def calibrate(self, layout: Layout, step_ns: float) -> None:
+        """Scale all candidates so that this layout takes the time that its step was seen to take."""
+        self.scale *= step_ns / self.candidate(layout).step_ns.expected
+        self._full.clear()
 
     def run(self, layouts: Iterable[Layout] | None = None) -> list[Priced]:
         """Price the legal layouts that may fit and may be fast, fastest first.
@@ -111,9 +118,8 @@ class Search:
         key = (layout, offload, question.precision)
         if key not in self._full:
             plan = plan_for(question, layout)
-            self._full[key] = _candidate(
-                plan, self.network, self.capacity_bytes, question.memory_share, offload
-            )
+            made = _candidate(plan, self.network, self.capacity_bytes, question.memory_share, offload)
+            self._full[key] = _scaled(made, self.scale)
         return self._full[key]
 
     def fitting(self, priced: Sequence[Priced], most: int) -> list[Candidate]:
@@ -140,6 +146,22 @@ class Search:
                 step = price_plan(plan_for(self.question, version), self.network).step_ns.expected
                 heappush(waiting, (step, number, version))
         return sorted(chosen, key=lambda each: (each.step_ns.expected, each.levers, each.words))
+
+
+def _scaled(candidate: Candidate, scale: float) -> Candidate:
+    """Return the candidate with all its times scaled."""
+    if scale == 1:
+        return candidate
+    return replace(
+        candidate,
+        step_ns=candidate.step_ns.scaled(scale),
+        tokens_per_s_gpu=candidate.tokens_per_s_gpu.scaled(1 / scale),
+        mfu=None if candidate.mfu is None else candidate.mfu / scale,
+        compute_ns=candidate.compute_ns * scale,
+        exposed_ns={name: time * scale for name, time in candidate.exposed_ns.items()},
+        bubble_ns=candidate.bubble_ns * scale,
+        other_ns=candidate.other_ns * scale,
+    )
 
 
 def _in_order(priced: list[Priced]) -> list[Priced]:

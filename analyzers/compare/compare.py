@@ -22,7 +22,7 @@ from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
 from shardtoll.analyzers.two_runs.issued import issued
 from shardtoll.analyzers.two_runs.judges import Array, Floor, Judge, Rows, judge_all, mean
 from shardtoll.analyzers.two_runs.pair import SLOWEST, TwoRuns
-from shardtoll.analyzers.two_runs.same_finding import both_bills, place
+from shardtoll.analyzers.two_runs.same_finding import both_bills, late_rank, place
 from shardtoll.analyzers.two_runs.steps import (
     ALL_ELSE,
     LEAST_STEPS,
@@ -32,7 +32,7 @@ from shardtoll.analyzers.two_runs.steps import (
     StepSeries,
     step_series,
 )
-from shardtoll.ledger import Report
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.answers.comparison import (
     Change,
     Comparison,
@@ -192,7 +192,7 @@ def _changed(module: ModuleChange) -> bool:
 
 
 def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
-    """Return each finding of both bills once: gone ones, new ones, then those that stayed."""
+    """Return each finding of both bills once: errors that came or went, then by how much its toll differs."""
     gone: list[FindingChange] = []
     new: list[FindingChange] = []
     stayed: list[FindingChange] = []
@@ -202,7 +202,7 @@ def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
         change = FindingChange(
             kind=finding.kind,
             severity=finding.severity,
-            place=place(finding.where),
+            place=_place(finding),
             title=finding.title,
             before=was and was[0],
             after=now and now[0],
@@ -210,7 +210,19 @@ def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
             firm=finding.family == "correctness" or finding.kind in FIRM,
         )
         (new if was is None else gone if now is None else stayed).append(change)
-    return (*gone, *new, *stayed)
+    # Equal ones stand as above.
+    return tuple(
+        sorted((*gone, *new, *stayed), key=lambda each: (not _is_error(each), -abs(each.difference_ns)))
+    )
+
+
+def _place(finding: Finding) -> str:
+    late = late_rank(finding)
+    return place(finding.where) if late is None else f"rank {late} · {place(finding.where)}"
+
+
+def _is_error(change: FindingChange) -> bool:
+    return change.severity == "error" and change.firm and None in (change.before, change.after)
 
 
 def _verdict(
@@ -223,10 +235,7 @@ def _verdict(
         or any(time.changed for time in times)
         or any(site.what != "none" for site in sites)
         or any(map(_changed, modules))
-        or any(
-            finding.severity == "error" and finding.firm and None in (finding.before, finding.after)
-            for finding in bills
-        )
+        or any(_is_error(finding) for finding in bills)
     )
     if changed:
         return "changed"

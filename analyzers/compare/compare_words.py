@@ -10,7 +10,14 @@ from shardtoll.analyzers.compare.causes import signed
 from shardtoll.analyzers.compare.compare_ranks import rank_words
 from shardtoll.analyzers.two_runs.pair import SLOWEST
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, UNTOLD, StepSeries
-from shardtoll.ledger.answers.comparison import Batch, Change, Comparison, Side
+from shardtoll.ledger.answers.comparison import (
+    Batch,
+    Change,
+    Comparison,
+    FindingChange,
+    Side,
+    leading,
+)
 from shardtoll.ledger.words.human import duration, some_time
 from shardtoll.ledger.words.human import plural as times
 
@@ -36,7 +43,8 @@ def with_headline(comparison: Comparison) -> Comparison:
     if step.least is not None and step.before:
         share = 100 * step.least / step.before
         text += f"; a change of {duration(step.least)} ({share:.3g} %) would have been seen"
-    return replace(comparison, headline=text + machine_words(comparison))
+    slowest = next((each for each in comparison.totals if each.name == SLOWEST), step)
+    return replace(comparison, headline=text + machine_words(comparison) + _led(comparison, slowest))
 
 
 def machine_words(comparison: Comparison) -> str:
@@ -54,9 +62,34 @@ def machine_words(comparison: Comparison) -> str:
     return f"; but the same operators took {state.factor:.3g} times as long, {how}"
 
 
+def _led(comparison: Comparison, change: Change) -> str:
+    """Return which finding explains most of a change, to go on a sentence; empty if none does."""
+    finding = leading(comparison, change.difference)
+    return "" if finding is None else f"; most on the bills: {finding_words(finding)}"
+
+
+def finding_words(finding: FindingChange) -> str:
+    """Return `straggler at rank 1 (58.2 ms before, gone)` or the like."""
+    was, now = (None if toll is None else duration(toll) for toll in finding.toll_ns)
+    if finding.after is None:
+        became = f"{was} before, gone"
+    elif finding.before is None:
+        became = f"new, {now}"
+    else:
+        became = f"{was or 'no price'} before, {now or 'no price'} after"
+    # Which rank is late says more than where in its step.
+    late = finding.place.partition(" · ")[0]
+    where = late if late.startswith("rank ") else finding.place
+    return f"{finding.kind} at {where} ({became})"
+
+
 def _changed(comparison: Comparison) -> str:
     step = comparison.step
-    named = "; ".join(cause.text for cause in comparison.causes[:NAMED])
+    slowest = next((each for each in comparison.totals if each.name == SLOWEST), None)
+    change = slowest if slowest is not None and slowest.changed and not step.changed else step
+    lead = leading(comparison, change.difference) if change.changed else None
+    causes = [cause.text for cause in comparison.causes[:NAMED]]
+    named = "; ".join(causes if lead is None else [finding_words(lead), *causes])
     more = len(comparison.causes) - NAMED
     named += f"; and {more} more" if more > 0 else ""
     alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED])
@@ -65,13 +98,14 @@ def _changed(comparison: Comparison) -> str:
             time = "its step's time is within noise"
         else:
             time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
-        slowest = next((each for each in comparison.totals if each.name == SLOWEST), None)
         if slowest is not None and slowest.changed:
             return f"the slowest rank's step takes {_by(slowest)}, but {time}{named and ': '}{named}{alone}"
         return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"
     text = f"a step takes {_by(step)}"
     assert step.difference is not None, "a change is known"
     if comparison.unexplained_ns is None or not comparison.causes:
+        if lead is not None:
+            return f"{text}: {finding_words(lead)}{alone}"
         return f"{text}; no cause on record accounts for it{alone}"
     # What sums leave of the last digits is nothing.
     left = round(100 * comparison.unexplained_ns / step.difference, 3) + 0.0

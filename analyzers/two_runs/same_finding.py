@@ -69,7 +69,7 @@ def likeness(finding: Finding, other: Finding) -> tuple[int, int] | None:
     Unknown on one side speaks for nothing. A module or a line may differ where the rest of the place is
     told well enough without it: the code was renamed or moved.
     """
-    if finding.kind != other.kind:
+    if finding.kind != other.kind or late_rank(finding) != late_rank(other):
         return None
     here, there = finding.where, other.where
     agreeing = 0
@@ -91,6 +91,14 @@ def likeness(finding: Finding, other: Finding) -> tuple[int, int] | None:
         return None
     moved = abs(mine.number - theirs.number) if same_function and mine and theirs else 0
     return agreeing + 2 * same_module + 2 * same_function, -moved
+
+
+def late_rank(finding: Finding) -> int | None:
+    """Return the rank that a finding says is late, which is its place; None of other findings.
+
+    Waiting for one rank and waiting for ranks that take turns have different causes.
+    """
+    return finding.ranks[0] if finding.kind == "straggler" and len(finding.ranks) == 1 else None
 
 
 def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int]:
@@ -116,7 +124,7 @@ def _if_so(rule: Callable[[Finding, Finding], bool]) -> Callable[[Finding, Findi
 
 
 def _place(finding: Finding) -> Hashable:
-    return finding.kind, finding.where
+    return finding.kind, finding.where, late_rank(finding)
 
 
 def _amount(finding: Finding) -> Hashable:
@@ -126,7 +134,13 @@ def _amount(finding: Finding) -> Hashable:
 def _renamed(finding: Finding, other: Finding, files_before: set[str], files_after: set[str]) -> bool:
     """Whether the same function of a file that was renamed: neither run names the other's file."""
     mine, theirs = _line(finding.where.source), _line(other.where.source)
-    if finding.kind != other.kind or mine is None or theirs is None or mine.function != theirs.function:
+    if (
+        finding.kind != other.kind
+        or late_rank(finding) != late_rank(other)
+        or mine is None
+        or theirs is None
+        or mine.function != theirs.function
+    ):
         return False
     if mine.file in files_after or theirs.file in files_before:
         return False

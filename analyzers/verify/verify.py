@@ -8,6 +8,7 @@ from typing import Final
 from shardtoll.analyzers.two_runs.comparable import warnings
 from shardtoll.analyzers.two_runs.pair import TwoRuns
 from shardtoll.analyzers.two_runs.same_finding import both_bills
+from shardtoll.analyzers.two_runs.steps import LEAST_STEPS
 from shardtoll.analyzers.verify.gradient_equality import compare
 from shardtoll.analyzers.verify.looked_at import unseen
 from shardtoll.analyzers.verify.saved import saving
@@ -48,8 +49,11 @@ def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequen
     runs = TwoRuns.of(before, after)
     bills = both_bills(before, after)
     chosen = _chosen([was for was, _ in bills if was is not None], wanted, names[0])
+    noise_ns = _noise_ns(runs)
     all_judged = [
-        _judged(*was, None if now is None else now[1], before, after) for was, now in bills if was is not None
+        _judged(*was, None if now is None else now[1], before, after, noise_ns)
+        for was, now in bills
+        if was is not None
     ]
     judged = tuple(each for each in all_judged if each.number in chosen)
     rest = [each for each in all_judged if each.number not in chosen]
@@ -90,11 +94,21 @@ def _judged_unasked(finding: Finding) -> bool:
     return finding.severity == "error" or finding.family in FAMILIES or finding.kind in (*COUNTED, *MOVED)
 
 
-def _judged(number: int, finding: Finding, left: Finding | None, before: Report, after: Report) -> Judged:
+def _noise_ns(runs: TwoRuns) -> float | None:
+    """Return how far apart steps of the slowest rank may be by noise alone; None of too few steps."""
+    if min(map(len, runs.slowest)) < LEAST_STEPS:
+        return None
+    change = runs.slowest_change()
+    return None if change.low is None or change.high is None else (change.high - change.low) / 2
+
+
+def _judged(
+    number: int, finding: Finding, left: Finding | None, before: Report, after: Report, noise_ns: float | None
+) -> Judged:
     quantity = _quantity(finding, left)
     verdict: Verdict
     if left is not None:
-        verdict, why = _left(quantity, left)
+        verdict, why = _left(quantity, left, noise_ns)
         return Judged(number, finding, verdict, why, left, quantity)
     blind = unseen(finding, before, after)
     if blind is not None:
@@ -102,12 +116,15 @@ def _judged(number: int, finding: Finding, left: Finding | None, before: Report,
     return Judged(number, finding, "gone", "not on the bill of the run after", None, quantity)
 
 
-def _left(quantity: Quantity, left: Finding) -> tuple[Verdict, str]:
+def _left(quantity: Quantity, left: Finding, noise_ns: float | None) -> tuple[Verdict, str]:
     if quantity.before is None or quantity.after is None:
         return "still there", left.title
     limit = TIMED if quantity.unit == "ns" else EXACT
     was, now = (_words(value, quantity) for value in (quantity.before, quantity.after))
-    if quantity.before > 0 and quantity.after < limit * quantity.before:
+    shrank = quantity.before > 0 and quantity.after < limit * quantity.before
+    if shrank and quantity.unit == "ns" and noise_ns and quantity.after <= noise_ns < quantity.before:
+        return "gone", f"{now} of {was} are left, within the noise of the two runs ({duration(noise_ns)})"
+    if shrank:
         return (
             "smaller",
             f"{quantity.name} {was} before, {now} after ({1 - quantity.after / quantity.before:.0%} less)",

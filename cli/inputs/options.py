@@ -15,7 +15,8 @@ def fabric_option(help_text: str) -> Any:
 
 def gpu_option(help_text: str) -> Any:
     """Return `--gpu` of a GPU; what it is for differs from command to command."""
-    return typer.Option("--gpu", metavar="NAME|FILE.toml", help=help_text)
+    text = f"{help_text} `shardtoll gpus` lists names."
+    return typer.Option("--gpu", metavar="NAME|FILE.toml", help=text)
 
 
 def output_option(help_text: str) -> Any:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from shardtoll.ledger import UsageError
 
 if TYPE_CHECKING:
+    from shardtoll.dashboards.terminal.first_screen import More
     from shardtoll.ledger import Report
 
 
@@ -49,7 +50,7 @@ def shown_of(finding: int | None, everything: bool, show: str | None, width: int
     return Shown(finding, everything, sections, width)
 
 
-def show(report: Report, shown: Shown, more: Sequence[str], *, hta: bool = False) -> None:
+def show(report: Report, shown: Shown, more: Sequence[More], *, hta: bool = False) -> None:
     """Print the report; `more` are the lines under the first screen that say how to see the rest.
 
     Raises UsageError for a number that no finding has.

@@ -93,17 +93,32 @@ def advised(
             **{name: each for name, each in beside.items() if each is not None},
         }
         beside["sequences_before"] = before
+        if not _same_machine(derived, options):
+            step_ns = None
+        if "current" in values:
+            beside |= {"current_step_ns": step_ns, "keeps_current": True}
     question = question_of(values, place)
     if kind == "plan" and question.current is not None:
-        beside["sequences_before"] = question.current.sequences
+        beside |= {"sequences_before": question.current.sequences, "keeps_current": True}
     if explain is not None:
         question = replace(question, current=layout_of(explain, question))
+        # A layout that is only asked about: nothing was recorded of it, and it does not stand.
+        beside |= {"current_step_ns": None, "keeps_current": False}
+        step_ns = None
     with waiting("pricing the layouts"):
         advice = advise(question, beside=Beside(**beside))
     if template is not None and path is not None:
         machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
         advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, template, machine))
     return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns)
+
+
+def _same_machine(derived: Derived, options: Mapping[str, Any]) -> bool:
+    """Return whether the run's step is one of the machine and sequences that are asked about."""
+    names = ("gpu", "fabric", "precision", "sequence", "model")
+    return "gpu" in derived.values and all(
+        name not in options or options[name] == derived.values.get(name) for name in names
+    )
 
 
 def _derived(

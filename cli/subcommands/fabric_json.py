@@ -20,7 +20,7 @@ def to_json(fabric: Fabric) -> dict[str, Any]:
         "sharp": fabric.sharp,
         "intra": None if fabric.intra is None else fabric.intra.kind,
         "inter": None if fabric.inter is None else fabric.inter.kind,
-        "gpu": None if fabric.gpu is None else _gpu(fabric.gpu),
+        "gpu": None if fabric.gpu is None else gpu_to_json(fabric.gpu),
         "numbers": _numbers(fabric.quantities()),
         "guesses": list(fabric.guesses),
         "curves": [
@@ -30,7 +30,8 @@ def to_json(fabric: Fabric) -> dict[str, Any]:
     }
 
 
-def _gpu(gpu: Gpu) -> dict[str, Any]:
+def gpu_to_json(gpu: Gpu) -> dict[str, Any]:
+    """Return what is known of the GPU."""
     return {
         "name": gpu.name,
         "title": gpu.title,

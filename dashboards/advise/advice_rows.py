@@ -142,11 +142,12 @@ _SCALING_LEAD = (
 def lines(advice: Advice) -> Iterator[str]:
     """Yield sentences about batch, loaders, failures and the search."""
     if advice.recorded_step_ns is not None and advice.current is not None:
-        forecast = advice.current.step_ns
+        forecast = advice.current.step_ns.scaled(1 / advice.scale)
         within = "within" if forecast.low <= advice.recorded_step_ns <= forecast.high else "outside"
         yield (
-            f"The run's step takes {human.duration(advice.recorded_step_ns)}. The forecast of its layout is "
-            f"{human.duration(forecast.expected)}: the step is {within} its band."
+            f"The run's step takes {human.duration(advice.recorded_step_ns)}. The forecast of its layout was "
+            f"{human.duration(forecast.expected)}: the step is {within} its band. So every forecast here is "
+            f"scaled by {advice.scale:.3g}."
         )
     yield advice.batch.words
     if advice.loader is not None:

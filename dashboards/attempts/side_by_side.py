@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_rows import is_noise
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.records.levels import alike_steps, in_steps, surveyed_steps, watched_steps
@@ -165,13 +166,21 @@ def rows(attempts: Sequence[Attempt]) -> list[Row]:
 
 
 def bill_lines(attempt: Attempt) -> list[str]:
-    """Return the top of an attempt's bill, a line a finding: kind, toll and place."""
-    findings = list(enumerate(attempt.report.findings, start=1))
+    """Return the top of an attempt's bill, a line a finding: kind, toll and place.
+
+    Noise has no line, as on the first screen; it is counted with those that have no room.
+    """
+    findings = [
+        (number, finding)
+        for number, finding in enumerate(attempt.report.findings, start=1)
+        if not is_noise(attempt.report, finding)
+    ][:FINDINGS_SHOWN]
     lines = []
-    for number, finding in findings[:FINDINGS_SHOWN]:
+    for number, finding in findings:
         # An error has no price: nothing is said of one it does not have.
         toll = "" if finding.toll_ns is None else f", {human.duration(finding.toll_ns)} per step"
         lines.append(f"{number}. {finding.kind}{toll}: {clip(finding.where.label(), 80)}")
-    if len(findings) > FINDINGS_SHOWN:
-        lines.append(f"and {len(findings) - FINDINGS_SHOWN} more on its own page")
+    left_out = len(attempt.report.findings) - len(findings)
+    if left_out:
+        lines.append(f"and {left_out} more on its own page")
     return lines or ["nothing found"]

@@ -164,7 +164,7 @@ def _brief(figure: Change) -> str:
 
 
 def findings(comparison: Comparison) -> tuple[list[Row], int]:
-    """Return the findings that came or went, then those on both bills, and how many are left out."""
+    """Return the findings as the comparison has them, and how many are left out."""
     rows: list[Row] = [
         (
             f"{finding.severity} {finding.kind}",
@@ -241,10 +241,10 @@ def sections(comparison: Comparison) -> list[Section]:
     """Return every table; those without rows have nothing to say."""
     every = [
         ("Causes of the change", ("cause", "per step", "share", ""), causes(comparison), 0),
+        ("Findings, by how much they differ", FINDING_HEADS, *findings(comparison)),
         ("The step", HEADS, times(comparison), 0),
         ("Computing by module", HEADS, *modules(comparison)),
         ("Collectives by place", SITE_HEADS, *sites(comparison)),
-        ("Findings", FINDING_HEADS, *findings(comparison)),
         (
             scaling_words(comparison),
             ("lost to", "of the rank-time"),

@@ -1,4 +1,4 @@
-"""The known fabrics on a terminal: what each is and how far its numbers can be trusted."""
+"""The known fabrics, or GPUs, on a terminal: what each is and how far its numbers can be trusted."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.words.text import clean
 
 TABLE_WIDTH: Final = 100
+FABRIC_HEADS: Final = ("fabric", "what it is", "where its numbers come from")
+GPU_HEADS: Final = ("gpu", "what it is", "memory and peak")
 
 
 @dataclass(frozen=True, slots=True)
 class FabricLine:
-    """One fabric as it is listed."""
+    """One fabric, or GPU, as it is listed."""
 
     name: str
     title: str
     provenance: str
+    """Where its numbers come from; of a GPU its main figures."""
     numbers: int
-    """How many numbers the fabric has."""
+    """How many numbers it has."""
     guesses: int
     """How many of them are neither read in a source nor derived from one."""
 
@@ -37,7 +40,9 @@ class FabricLine:
         return Text(f"{self.guesses} of {self.numbers} are guesses", style="yellow")
 
 
-def show(fabrics: Iterable[FabricLine], width: int | None = None) -> None:
+def show(
+    fabrics: Iterable[FabricLine], width: int | None = None, heads: tuple[str, str, str] = FABRIC_HEADS
+) -> None:
     """Print the list; `width` in columns, by default the terminal's; without one, a line a fabric."""
     console = Screen(width)
     lines = list(fabrics)
@@ -46,7 +51,7 @@ def show(fabrics: Iterable[FabricLine], width: int | None = None) -> None:
         for line in _plain(lines):
             console.print(Text(line), soft_wrap=True)
         return
-    console.print(_table(lines) if console.width >= TABLE_WIDTH else _blocks(lines))
+    console.print(_table(lines, heads) if console.width >= TABLE_WIDTH else _blocks(lines))
 
 
 def _plain(fabrics: Sequence[FabricLine]) -> Iterator[str]:
@@ -56,11 +61,11 @@ def _plain(fabrics: Sequence[FabricLine]) -> Iterator[str]:
         yield f"{clean(fabric.name):{longest}}  {' | '.join(parts)}".rstrip()
 
 
-def _table(fabrics: Iterable[FabricLine]) -> Table:
+def _table(fabrics: Iterable[FabricLine], heads: tuple[str, str, str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("fabric", no_wrap=True, style="bold")
-    table.add_column("what it is", overflow="fold", ratio=1)
-    table.add_column("where its numbers come from", overflow="fold", ratio=1)
+    table.add_column(heads[0], no_wrap=True, style="bold")
+    table.add_column(heads[1], overflow="fold", ratio=1)
+    table.add_column(heads[2], overflow="fold", ratio=1)
     table.add_column("numbers", overflow="fold")
     for fabric in fabrics:
         parts = (fabric.name, fabric.title, fabric.provenance)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.drawn import drawn_ns, words
-from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, worth_showing
+from shardtoll.dashboards.facts.first_rows import DIVIDED, LEAST_SHARE, Row, worth_showing
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report
@@ -22,9 +22,9 @@ CLAUSE: Final = 94
 LEAST_WORDS: Final = 4
 LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
-DIVIDED: Final = ("compute", "schedule")
-"""Families of findings whose tolls are compute and idle time."""
 _BETWEEN: Final = "outside the model"
+_BEYOND: Final = {"hidden": "overlapped", "left out": "removed"}
+"""How a saving can be more than toll less floor: the transfer runs beside compute, or there is none."""
 
 
 class Bar(Struct, frozen=True):
@@ -177,11 +177,11 @@ def figures(finding: Finding, error_ns: float | None = None, saved_with: int | N
     if finding.saving_ns == 0:
         known["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
         known["saving"] = known["saving"] if saved_with is None else f"saving: with finding {saved_with}"
-    hidden = " (hidden)" if finding.beyond_floor == "hidden" else ""
+    beyond = "" if finding.beyond_floor is None else f" ({_BEYOND[finding.beyond_floor]})"
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
         known["toll"] = f"{known['toll']} (within noise)"
     return [
-        " · ".join(known[name] for name in names) + (hidden if "floor" in names else "")
+        " · ".join(known[name] for name in names) + (beyond if "floor" in names else "")
         for names in figure_names(finding)
     ]
 
@@ -222,8 +222,13 @@ def place(finding: Finding, report: Report) -> str:
     where = {"other": _BETWEEN, "(root)": "whole model"}.get(where, where)
     some = summary.some_ranks(finding, report.run) if finding.ranks else None
     if finding.kind == "straggler":
-        some = f"{some or 'all ranks'} in turn"
+        where = "other waits" if _one_is_late(report) else where
+        some = "late rank changes" if some is None else f"late rank changes: {some}"
     return where if some is None else f"{where}, {some}"
+
+
+def _one_is_late(report: Report) -> bool:
+    return any(each.kind == "straggler" and len(each.ranks) == 1 for each in report.findings)
 
 
 def _late_place(finding: Finding, report: Report) -> str:

@@ -8,13 +8,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from shardtoll.dashboards.facts import step_times
+from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
 FINDINGS: Final = 5
 LEAST_SHARE: Final = 0.01
 """Parts that take less of the step are left to the step table."""
+DIVIDED: Final = ("compute", "schedule")
+"""Families of findings whose tolls are compute and idle time."""
 _NAMED: Final = 2
 """Parameters of a row that are named; the others are counted."""
 
@@ -68,11 +70,10 @@ def rows(findings: Sequence[Finding]) -> list[Row]:
 
 
 def worth_showing(report: Report) -> list[Row]:
-    """Return the first rows, but no information on less than `LEAST_SHARE` of a step.
+    """Return the first rows without noise; see `is_noise`.
 
     The first one stands there in any case, and in place of the last one the finding with the largest toll.
     """
-    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
     every = rows(report.findings)
     largest = largest_toll(report.findings)
     first = every[:FINDINGS]
@@ -83,8 +84,22 @@ def worth_showing(report: Report) -> list[Row]:
         for row in first
         if 1 in row.numbers
         or largest in row.numbers
-        or any(_worth(finding, longest) for finding in (row.finding, *row.more))
+        or not all(is_noise(report, finding) for finding in (row.finding, *row.more))
     ]
+
+
+def is_noise(report: Report, finding: Finding) -> bool:
+    """Return whether a finding is information on less time than is worth a line.
+
+    That is less than `LEAST_SHARE` of a step; of compute and idle time also less than they may be off.
+    """
+    if finding.severity != "info" or finding.toll_ns is None:
+        return False
+    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    error_ns = summary.parts_error_ns(report) or 0.0
+    return finding.toll_ns < max(
+        LEAST_SHARE * longest, error_ns if finding.family in DIVIDED and not _is_timed(finding) else 0.0
+    )
 
 
 def largest_toll(findings: Sequence[Finding]) -> int | None:
@@ -93,9 +108,9 @@ def largest_toll(findings: Sequence[Finding]) -> int | None:
     return max(priced, key=lambda number: findings[number - 1].toll_ns or 0, default=None)
 
 
-def _worth(finding: Finding, longest: float) -> bool:
-    costly = finding.toll_ns is None or finding.toll_ns >= LEAST_SHARE * longest
-    return finding.severity != "info" or costly
+def _is_timed(finding: Finding) -> bool:
+    """Return whether the toll is time before a step, which is measured by itself."""
+    return bool(finding.figure("before_step_ns"))
 
 
 def _cause(finding: Finding) -> Hashable:

@@ -24,8 +24,6 @@ _WORDS: Final = (
     ("cost per step", "least", "gain"),
 )
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
-_ABOVE: Final = {"hidden": "hidden by compute", "left out": "left out"}
-"""How a saving exceeds the toll above its floor, for lines that are wide enough."""
 
 
 _SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole", "surveyed: whole")
@@ -52,7 +50,6 @@ def legend(
     names.
     """
     line = None
-    above = sorted({how for finding in findings if (how := finding.beyond_floor) is not None})
     for words in _WORDS:
         meanings = dict(zip(_FIGURES, words, strict=True))
         if "toll" in names and longer_than_shown(report, findings):
@@ -61,10 +58,6 @@ def legend(
             meanings["toll"] += f"; {_APART}"
         if any(finding.saving_ns and finding.replayed is None for finding in findings):
             meanings["saving"] += " at most"
-        if "floor" in names and above:
-            meanings["floor"] += (
-                f", unless {' or '.join(_ABOVE[how] if words in _WORDS[:3] else how for how in above)}"
-            )
         line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
         if width is None or len(line) <= width:
             break

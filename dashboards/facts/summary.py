@@ -47,36 +47,43 @@ def levels(report: Report) -> str | None:
 def mean_of(report: Report, *, brief: bool = False) -> str:
     """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`.
 
-    `brief`: without how they were divided.
+    Of one step it is `only one surveyed`: nothing was averaged. `brief`: without how they were divided.
     """
     every, surveyed = step_count(report), surveyed_count(report)
     if surveyed == every:
-        return f"mean of {human.plural(every, 'step')}"
+        return _mean_of(every, "step", brief=brief)
     times = rank_times(report)
     error = parts_error_ns(report)
     if error is not None:
         steps = max(time.steps for time in times)
-        mean, noise = f"mean of {human.plural(steps, 'watched step')}", f"± {human.duration(error)}"
+        mean, noise = _mean_of(steps, "watched step", brief=brief), f"± {human.duration(error)}"
         if brief:
             return f"{mean}, compute and idle {noise}"
         divided = f"compute and idle are divided as in {human.plural(surveyed, 'surveyed one')}"
         return f"{mean}; {divided}, {noise}"
     if surveyed:
         mean, more = (
-            f"mean of {human.plural(surveyed, 'surveyed step')}",
+            _mean_of(surveyed, "surveyed step", brief=brief),
             "; watched ones tell time and waits only",
         )
     elif report.run.source == "trace":
         mean, more = (
-            f"mean of {human.plural(every, 'step')}",
+            _mean_of(every, "step", brief=brief),
             " (no device timeline, so all of it is unattributed)",
         )
     else:
         mean, more = (
-            f"mean of {human.plural(every, 'watched step')}",
+            _mean_of(every, "watched step", brief=brief),
             " (all but exposed comm is unattributed)",
         )
     return mean if brief else mean + more
+
+
+def _mean_of(count: int, kind: str, *, brief: bool) -> str:
+    if count != 1:
+        return f"mean of {human.plural(count, kind)}"
+    # In full it stands after the word step.
+    return f"one {kind}" if brief else f"only one {kind.removesuffix('step').strip() or 'recorded'}"
 
 
 def parts_error_ns(report: Report) -> float | None:
@@ -244,7 +251,7 @@ def doing(unbilled: Unbilled) -> str | None:
         return "its host records a CUDA graph, and nothing of it runs yet; record steps that replay it"
     place = unbilled.source or unbilled.library
     if unbilled.source and unbilled.library:
-        place = f"{unbilled.source} via {unbilled.library}"
+        place = f"{unbilled.library}, called at {unbilled.source}"
     return f"for {human.duration(unbilled.doing_ns)} its host is in {place}"
 
 
@@ -265,12 +272,12 @@ def places(finding: Finding) -> list[tuple[str, str]]:
 def where_parts(where: Where) -> list[tuple[str, str]]:
     """Return what is known of a place, as (name, value); the telling part comes first.
 
-    The line of the user's code stands with the library's that it called, as `train.py:12 (main) via
+    The line of the user's code stands with the library's that it called, as `train.py:12 (main), in
     lightning/pytorch/loops/optimization/automatic.py:250 (optimizer_step)`.
     """
     source = where.source
     if source and where.library:
-        source = f"{source} via {where.library}"
+        source = f"{source}, in {where.library}"
     values = {
         "source": source,
         "parameter": where.parameter,

@@ -35,7 +35,7 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
             they = (
                 f"fixing {every} saves at most {most}"
                 if overlap.saved
-                else f"they cost at most {most} together, and savings do not add up"
+                else f"together they cost at most {most}"
             )
             said.append(f"Findings {_listed(named)} overlap: {they}.")
     return said

@@ -1,15 +1,26 @@
-"""Sentences under the bars of a step: waiting between steps, and idle time that is in no finding."""
+"""Sentences under the bars of a step: waiting between steps, uneven compute, idle time in no finding."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from shardtoll.dashboards.facts import step_times, summary
+import pyarrow.compute as pc
+
+from shardtoll.dashboards.facts import first_facts, step_times, summary
+from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.records.columns import literal
+from shardtoll.ledger.records.levels import in_steps, surveyed_steps
+from shardtoll.ledger.records.work import total_flops
 from shardtoll.ledger.words import human
 
 LEAST_SHARE: Final = 0.05
 """Part of the longest step from which waiting before it is said."""
+UNEVEN: Final = 1.25
+"""Compute of one rank over that of another from which the difference is explained."""
+EQUAL: Final = 1.01
+"""FLOPs of one rank over those of another up to which their work is equal."""
 TELLING: Final = 0.01
 """Part of the step from which its recording makes two shares of one time."""
 _WAITS: Final = {
@@ -21,8 +32,8 @@ _WAITS: Final = {
 
 def sentences(report: Report) -> list[str]:
     """Return what bars cannot show, most important first; empty if they show everything."""
-    idle = not_explained(report)
-    return [*between_steps(report), *([] if idle is None else [idle])]
+    said = (uneven_compute(report), not_explained(report))
+    return [*between_steps(report), *(each for each in said if each is not None)]
 
 
 def between_steps(report: Report) -> list[str]:
@@ -39,6 +50,38 @@ def between_steps(report: Report) -> list[str]:
                 f"({_who(finding, report)}, finding {number})."
             )
     return said
+
+
+def uneven_compute(report: Report) -> str | None:
+    """Return why CPU ranks with equal work compute for unequal times; None if they do not, or one is late.
+
+    A rank that the system took off its core still has an operator running: compute counts that time.
+    """
+    times = [time for time in step_times.rank_times(report) if time.parts_ns[0] is not None]
+    if report.run.device != "cpu" or len(times) < 2 or not _equal_work(report, times):
+        return None
+    most, least = (pick(times, key=lambda time: time.parts_ns[0] or 0.0) for pick in (max, min))
+    high, low = (time.parts_ns[0] or 0.0 for time in (most, least))
+    longest = max(time.total_ns for time in times)
+    unsure = max(LEAST_SHARE * longest, summary.parts_error_ns(report) or 0.0)
+    if high < UNEVEN * low or high - low < unsure or most.ranks[0] in first_facts.waited_for(report):
+        return None
+    shared = any(each.kind == "cores-shared" for each in report.notices)
+    why = "ranks share cores" if shared else "other threads or programs use the cores"
+    return (
+        f"Equal work, unequal compute: {human.duration(high)} on rank {most.ranks[0]}, {human.duration(low)} "
+        f"on rank {least.ranks[0]}: {why}."
+    )
+
+
+def _equal_work(report: Report, times: Sequence[RankTime]) -> bool:
+    """Return whether the surveyed steps of these ranks hold equal FLOPs; False if they are unknown."""
+    computes = in_steps(report.tables["computes"], surveyed_steps(report.tables["steps"]))
+    flops = [
+        total_flops(computes.filter(pc.equal(computes.column("rank"), literal(time.ranks[0]))))
+        for time in times
+    ]
+    return min(flops) > 0 and max(flops) <= EQUAL * min(flops)
 
 
 def not_explained(report: Report) -> str | None:

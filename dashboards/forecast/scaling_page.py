@@ -62,7 +62,8 @@ def figure(answer: Scaling, points: Sequence[ScalingPoint]) -> Figure:
     }  # fmt: skip
     line = {
         "type": "scatter", "mode": "lines+markers", "name": "expected", "x": ranks,
-        "y": [ms(point.step_ns.expected) for point in points], "line": {"color": PALETTE["sky"]},
+        "y": [None if point.unpriced else ms(point.step_ns.expected) for point in points],
+        "line": {"color": PALETTE["sky"]},
         "hovertemplate": "%{x} ranks: %{y} ms<extra></extra>",
     }  # fmt: skip
     measured = {

@@ -28,6 +28,13 @@ def headline(answer: Scaling) -> str:
     weak, strong = answer.asked("weak"), answer.asked("strong")
     if weak is None or strong is None:
         return f"nothing is forecast for {answer.world:,} ranks"
+    if weak.unpriced:
+        return (
+            f"The step on {answer.world:,} ranks is unknown: {', '.join(weak.unpriced)} has no price. "
+            f"It lies in {band(weak.step_ns)} with the same work per GPU, in {band(strong.step_ns)} with the "
+            f"same work per step; {known_by(answer)} on {answer.measured_world:,}: "
+            f"{human.duration(answer.measured_step_ns)}"
+        )
     return (
         f"On {answer.world:,} ranks the step takes {human.duration(weak.step_ns.expected)} "
         f"({band(weak.step_ns)}) with the same work per GPU, {human.duration(strong.step_ns.expected)} "
@@ -66,9 +73,8 @@ def renderable(answer: Scaling, width: int) -> RenderableType:
 
 
 def _table(points: Sequence[ScalingPoint], width: int) -> RenderableType:
-    if width >= _WIDE:
-        return table(HEADS, [row(point) for point in points])
-    return Text("\n".join("; ".join(row(point)[:3]) for point in points), overflow="fold")
+    shown = len(HEADS) if width >= _WIDE else 3
+    return table(HEADS[:shown], [row(point)[:shown] for point in points])
 
 
 def markdown(answer: Scaling) -> str:
@@ -91,12 +97,12 @@ def row(point: ScalingPoint) -> tuple[str, ...]:
     """Return the cells of one number of ranks."""
     return (
         f"{point.world:,}",
-        human.duration(point.step_ns.expected),
+        human.UNKNOWN if point.unpriced else human.duration(point.step_ns.expected),
         band(point.step_ns),
         human.duration(point.compute_ns),
-        human.duration(sum(point.exposed_ns.values())),
+        human.UNKNOWN if point.unpriced else human.duration(sum(point.exposed_ns.values())),
         human.duration(point.other_ns),
-        f"{100 * point.efficiency.expected:.1f} %",
+        human.UNKNOWN if point.unpriced else f"{100 * point.efficiency.expected:.1f} %",
         f"{100 * point.efficiency.low:.0f} to {100 * point.efficiency.high:.0f} %",
     )
 

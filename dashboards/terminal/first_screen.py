@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -17,6 +17,7 @@ from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.lines import broken, cut, wrapped
 from shardtoll.dashboards.terminal.step_bars import ASCII, BLOCKS, steps
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
+from shardtoll.dashboards.terminal.verbatim import Verbatim
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
@@ -34,10 +35,14 @@ _INDENT: Final = 5 * " "
 _PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
 
 
-class FirstScreen:
-    """A rich renderable of at most `LINES` lines; `more` says how to see the rest."""
+More: TypeAlias = tuple[str, str, str]
+"""A line on how to see the rest: words, a command, and in brackets what else there is, which may be empty."""
 
-    def __init__(self, report: Report, more: Iterable[str] = ()) -> None:
+
+class FirstScreen:
+    """A rich renderable of at most `LINES` lines; `more` says how to see the rest: `More` entries."""
+
+    def __init__(self, report: Report, more: Iterable[More] = ()) -> None:
         self.report = report
         self.more = tuple(more)
 
@@ -46,32 +51,49 @@ class FirstScreen:
         for segment in console.render(lines, options):
             yield segment._replace(text=_plain(segment.text)) if options.ascii_only else segment
 
-    def _lines(self, console: Console, width: int, *, plain: bool) -> list[Text]:
+    def _lines(self, console: Console, width: int, *, plain: bool) -> list[Text | Verbatim]:
         report, missing = self.report, self.report.run.ranks_missing
-        lines = [cut(Text(first_facts.run_line(report, width), style="dim"), width)]
+        lines: list[Text | Verbatim] = [cut(Text(first_facts.run_line(report, width), style="dim"), width)]
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(cut(Text(text, style="bold red"), width))
         lines += [Text(), *steps(report, console, width, ASCII if plain else BLOCKS)]
         lines += [*wrapped(under_bars.sentences(report), console, width), Text()]
         verdict = _verdict(report, console, width)
-        end = self._end(console, width, len(report.findings))
+        end = self._end(width, len(report.findings))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
-        room = LINES - kept - len(lines) - len(end)
+        room = LINES - kept - len(lines) - _rows(end, width)
         bill, left_out = _bill(report, console, width, room)
-        end = self._end(console, width, left_out)
+        end = self._end(width, left_out)
         # A finding is worth more than an empty line.
         lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
-        left = max(LINES - len(lines), LEAST_VERDICT)
+        left = max(LINES - _rows(lines, width), LEAST_VERDICT)
         if len(verdict) > left:
             verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
         return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
 
-    def _end(self, console: Console, width: int, left_out: int) -> list[Text]:
-        """Return how to see the rest, with the number of findings that have no row."""
-        more = f"{human.plural(left_out, 'more finding')}: "
-        sentences = [re.sub(r"^More: ", more, each) if left_out else each for each in self.more]
-        return wrapped(sentences, console, width)
+    def _end(self, width: int, left_out: int) -> list[Text | Verbatim]:
+        """Return how to see the rest, with the number of findings that have no row.
+
+        A command that has no room beside its words has a line of its own, which nothing breaks.
+        """
+        more = human.plural(left_out, "more finding")
+        lines: list[Text | Verbatim] = []
+        for each in self.more:
+            words, command, also = (clean(part) for part in each)
+            words = more if left_out and words == "More" else words
+            whole = f"{words}: {command} ({also})" if also else f"{words}: {command}"
+            if cell_len(whole) <= width:
+                lines.append(Text(whole))
+                continue
+            head = f"{words} ({also.removeprefix('or ')} too):" if also else f"{words}:"
+            lines += [cut(Text(head), width), Verbatim(command)]
+        return lines
+
+
+def _rows(lines: Sequence[Text | Verbatim], width: int) -> int:
+    """Return how many rows of the terminal the lines take."""
+    return sum(max(1, -(-cell_len(line.plain) // width)) for line in lines)
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:

@@ -29,6 +29,10 @@ class Screen(Console):
     def __init__(self, width: int | None = None, **more: Any) -> None:
         super().__init__(width=width, highlight=False, **more)
 
+    def print(self, *objects: Any, **more: Any) -> None:
+        """Print; what does not fit is not cut off, as a cut command cannot be copied."""
+        super().print(*objects, **{"crop": False, **more})
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, text with its figures whole."""
         if isinstance(renderable, Table):

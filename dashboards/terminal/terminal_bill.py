@@ -16,6 +16,7 @@ from shardtoll.dashboards.facts import first_facts, replayed_words, summary, tog
 from shardtoll.dashboards.facts.applies import applies
 from shardtoll.dashboards.terminal.coded import CODE_STYLE, coded
 from shardtoll.dashboards.terminal.fitted import tight
+from shardtoll.dashboards.terminal.verbatim import Verbatim
 from shardtoll.dashboards.words.text import clean, clip, unbroken
 from shardtoll.ledger import Finding, Report, Run
 from shardtoll.ledger.words import human
@@ -26,7 +27,8 @@ _TITLE: Final = 400
 _PLACE: Final = 200
 _CODE_LINES: Final = 20
 _PLACES_SHOWN: Final = 6
-INDENT: Final = (0, 0, 0, 3)
+_LEFT: Final = 3
+INDENT: Final = (0, 0, 0, _LEFT)
 _SELF_EXPLAINING: Final = ("source", "phase", "place", "op")
 
 
@@ -70,14 +72,14 @@ def _remedy(finding: Finding) -> Text:
     return text
 
 
-def _code(finding: Finding) -> Text | None:
+def _code(finding: Finding) -> Verbatim | None:
     if finding.remedy is None or not finding.remedy.code:
         return None
     lines = clean(finding.remedy.code, lines=True).split("\n")
     shown = [clip(line, _PLACE) for line in lines[:_CODE_LINES]]
     if len(lines) > _CODE_LINES:
         shown.append(f"({len(lines) - _CODE_LINES} more lines are in the JSON file)")
-    return Text("\n".join(shown), style=CODE_STYLE, overflow="fold")
+    return Verbatim("\n".join(shown), CODE_STYLE, _LEFT)
 
 
 def _place(finding: Finding, run: Run) -> str:
@@ -169,8 +171,7 @@ def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
             numbers.setdefault(code.plain, []).append(number)
     shown: list[RenderableType] = []
     for lines, of in numbers.items():
-        text = Text(lines, style=CODE_STYLE, overflow="fold")
-        shown += [Text(f"remedy of {human.runs(of)}:"), Padding(text, INDENT, expand=False)]
+        shown += [Text(f"remedy of {human.runs(of)}:"), Verbatim(lines, CODE_STYLE, _LEFT)]
     return shown
 
 
@@ -205,4 +206,4 @@ def block(number: int, finding: Finding, run: Run) -> list[RenderableType]:
     body.append_text(figures).append("\nremedy: " if figures else "remedy: ").append_text(_remedy(finding))
     code = _code(finding)
     parts: list[RenderableType] = [head, Padding(body, INDENT, expand=False)]
-    return parts if code is None else [*parts, Padding(code, INDENT, expand=False)]
+    return parts if code is None else [*parts, code]

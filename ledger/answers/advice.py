@@ -239,6 +239,8 @@ class Advice:
     """Dry runs of the best layouts; empty if none was asked for."""
     recorded_step_ns: float | None = None
     """Step of the run that was asked about; None without a run."""
+    scale: float = 1.0
+    """What all forecasts were multiplied by, so that the current layout's is the recorded step."""
 
     @property
     def lost(self) -> tuple[str, float] | None:

@@ -9,6 +9,8 @@ from shardtoll.ledger.foreign.plain import to_plain
 from shardtoll.ledger.records.record import require_finite
 
 COMPARISON_VERSION: Final = 1
+LEAST_EXPLAINED: Final = 0.5
+"""Part of a step's change from which a finding's own change is said to explain it."""
 
 Verdict = Literal["more", "less", "no change", "too few steps", "unknown"]
 """more, less: beyond noise, or of an exact quantity. no change: none that can be told from noise."""
@@ -163,6 +165,12 @@ class FindingChange:
     firm: bool
     """It rests on what was done, not on how long things took: coming or going is no noise."""
 
+    @property
+    def difference_ns(self) -> int:
+        """How much more it costs after; 0 where it has no price."""
+        before, after = (toll or 0 for toll in self.toll_ns)
+        return after - before
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -260,6 +268,14 @@ class Comparison:
     """Why the runs may not be comparable."""
     notes: tuple[str, ...] = ()
     """What was left out, folded or not known."""
+
+
+def leading(comparison: Comparison, change_ns: float | None) -> FindingChange | None:
+    """Return the finding that explains most of a change of the step; None if none explains half of it."""
+    most = max(comparison.findings, key=lambda each: abs(each.difference_ns), default=None)
+    if most is None or not change_ns or most.difference_ns * change_ns <= 0:
+        return None
+    return most if abs(most.difference_ns) >= LEAST_EXPLAINED * abs(change_ns) else None
 
 
 def comparison_to_json(comparison: Comparison) -> dict[str, Any]:

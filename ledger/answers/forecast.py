@@ -161,6 +161,9 @@ class ScalingPoint:
     """Idle and unattributed time, exposed copies."""
     efficiency: Band
     """Work per GPU and second over that of the measured run."""
+    unpriced: tuple[str, ...] = ()
+    """Collectives without a price, as `all_reduce over dp`: the expected step counts their recorded time, and
+    only the band holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,9 @@ def main() -> None:
         common.warm_up(
             lambda: forward_backward(model, place(common.make_batch(options, 0, device), mesh)), optimizer
         )
+        batches = [common.make_batch(options, number, device) for number in range(options.steps)]
         with audit(model, out=options.out, level="survey") as session:
-            for number in range(options.steps):
-                batch = common.make_batch(options, number, device)
+            for number, batch in enumerate(batches):
                 placed = place(batch, mesh)
                 with session.step():
                     forward_backward(model, placed)

@@ -49,9 +49,9 @@ def main() -> None:
         model, reference = Partial(options, device), common.Modulation(options, device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         common.warm_up(lambda: forward_backward(model, common.make_batch(options, 0, device)), optimizer)
+        batches = [common.make_batch(options, number, device) for number in range(options.steps)]
         with audit(model, out=options.out, level="survey") as session:
-            for number in range(options.steps):
-                batch = common.make_batch(options, number, device)
+            for number, batch in enumerate(batches):
                 with session.step():
                     forward_backward(model, batch)
                     if options.checked(number):

@@ -29,6 +29,15 @@ class _Advice(Struct, frozen=True):
     """Whether all that it does is to start the collective earlier."""
 
 
+_SHARD_EACH_BLOCK: Final = (
+    "for block in model.layers:  # the model's own list of blocks\n"
+    "    fully_shard(block)\n"
+    "fully_shard(model)  # last: what no block holds"
+)
+_WRAP_EACH_BLOCK: Final = (
+    "from torch.distributed.fsdp.wrap import ModuleWrapPolicy\n\n"
+    "FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}))  # class of the blocks"
+)
 _WIDE: Final = ("float32", "complex64")
 """Types of which bf16 is half as wide."""
 _TENSOR_PARALLEL: Final = ("RowwiseParallel", "ColwiseParallel", "SequenceParallel", "PrepareModule")
@@ -49,13 +58,16 @@ _ADVICE: Final = (
         "Gather the next block's parameters while this one computes.",
         "block.set_modules_to_forward_prefetch([next_block])",
     ),
-    _Advice(
-        "FSDP",
-        None,
-        None,
-        "Shard smaller blocks: then gradients of one are reduced while backward computes the next. With "
-        "gradient accumulation, reduce on the last micro-batch only.",
-        "model.set_requires_gradient_sync(is_last_micro_batch)",
+    *(
+        _Advice(
+            cause,
+            None,
+            None,
+            "Shard smaller blocks: then gradients of one are reduced while backward computes the next. With "
+            "gradient accumulation, reduce on the last micro-batch only.",
+            code,
+        )
+        for cause, code in (("FSDP1", _WRAP_EACH_BLOCK), ("FSDP", _SHARD_EACH_BLOCK))
     ),
     _Advice(
         "DeepSpeed.ZeRO-3.gather",

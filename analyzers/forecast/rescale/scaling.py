@@ -135,8 +135,20 @@ def _point(
 ) -> ScalingPoint:
     work = measured / world if kind == "strong" else 1.0
     factors = compute_factors(before.gpu, after.gpu)
+    unpriced: list[str] = []
     sent = [
-        times_ns(each, measured, world, work, before, after, strides, notes, forecast=own is not None)
+        times_ns(
+            each,
+            measured,
+            world,
+            work,
+            before,
+            after,
+            strides,
+            notes,
+            forecast=own is not None,
+            unpriced=unpriced,
+        )
         for each in recorded.sent
     ]
     ratio = _corrected(correction, measured, world)
@@ -154,7 +166,8 @@ def _point(
     compute = min(compute, expected)
     rest = max(0.0, expected - compute - sum(exposed.values()))
     gain = recorded.duration_ns * (measured / world if kind == "strong" else 1.0)
-    return ScalingPoint(world, step, compute, exposed, rest, step.inverse(gain))
+    names = tuple(dict.fromkeys(unpriced))
+    return ScalingPoint(world, step, compute, exposed, rest, step.inverse(gain), names)
 
 
 def _half_width(recorded: Recorded, own: Band | None, exposed_share: float) -> tuple[float, float]:

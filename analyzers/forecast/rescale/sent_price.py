@@ -45,10 +45,12 @@ def times_ns(
     notes: list[str],
     *,
     forecast: bool = False,
+    unpriced: list[str] | None = None,
 ) -> tuple[float, float, float]:
     """Return low, expected and high of one collective. What was measured is scaled by the model's ratio.
 
-    `forecast`: the time is itself a price, whose uncertainty is in the band of the dry step.
+    `forecast`: the time is itself a price, whose uncertainty is in the band of the dry step. A collective
+    without a price is named in `unpriced`, and `notes` say why.
     """
     own = float(max(0, sent.duration_ns - sent.wait_ns))
     scales = scales_with_world(sent, measured)
@@ -62,13 +64,26 @@ def times_ns(
     old = _cost(before, sent.op, sent.message_bytes, place_group(sent.group_size, stride, before.per_node))
     new = _cost(after, sent.op, message, place_group(size, stride, after.per_node))
     if old is None or new is None or old[1] <= 0:
+        what = f"{sent.op} over {sent.name}"
+        if unpriced is not None:
+            unpriced.append(what)
         notes.append(
-            f"the price of {sent.op} over {sent.name} is unknown. It keeps its recorded time, and the band "
-            "reaches from none to ten times of it"
+            f"the price of {what} is unknown: {_why(after, message, size)}. Bands count none to ten times "
+            "its recorded time"
         )
         return 0.0, float(sent.duration_ns), sent.duration_ns * _UNPRICED
     low, expected, high = (own * each / old[1] + sent.wait_ns for each in new)
     return (expected,) * 3 if forecast else (low, expected, high)
+
+
+def _why(machine: Machine, message: float | None, size: int) -> str:
+    """Return why a collective of so many ranks has no price there."""
+    if message is None:
+        return "its message size is not on record"
+    fabric = machine.fabric
+    if fabric.inter is None and size > machine.per_node:
+        return f"{fabric.name} has no links between hosts (name a fabric with --fabric)"
+    return f"{fabric.name} has no figures for it"
 
 
 def _cost(

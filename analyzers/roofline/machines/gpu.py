@@ -112,7 +112,8 @@ def _by_name(name: str) -> Gpu:
     if name not in by_name:
         alike = difflib.get_close_matches(name, by_name, 4, 0.4) or ["a100-sxm-80gb", "h100-sxm", "b200-sxm"]
         raise UsageError(
-            f"no GPU named {name!r:.60}", f"name one of gpus.toml, as {', '.join(alike)}, or a .toml file"
+            f"no GPU named {name!r:.60}",
+            f"name one that `shardtoll gpus` lists, as {', '.join(alike)}, or a .toml file",
         )
     return by_name[name]
 

@@ -48,7 +48,9 @@ def _steps(report: Report) -> str:
     )
     rows = "".join(_bar(bar, longest) for bar in bars)
     meaning = words_meaning(report, drawn)
+    uneven = under_bars.uneven_compute(report)
     said = [*([meaning] if meaning else []), *under_bars.between_steps(report)]
+    said += [uneven] if uneven else []
     # The line under the verdict says it otherwise.
     idle = under_bars.not_explained(report) if summary.second_line(report) is None else None
     notes = "".join(f'<p class="note">{_safe(line)}</p>' for line in (*said, *([idle] if idle else [])))

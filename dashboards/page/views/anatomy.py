@@ -161,7 +161,7 @@ def _divided(report: Report) -> list[str]:
     if levels is None:
         return []
     if all(time.divided for time in step_times.rank_times(report)):
-        return [f"{levels}. The parts are the {summary.mean_of(report)}."]
+        return [f"{levels}. The parts: {summary.mean_of(report)}."]
     if summary.surveyed_count(report):
         return [
             f"{levels}. The parts are the mean over the surveyed steps and add up to them. Watched steps "

@@ -143,9 +143,7 @@ def test_every_renderer_says_so_in_one_sentence_and_json_keeps_it():
         run(LEDGER), findings=(made((0, 1), 4), made((1, 2), 4)), overlaps=(Overlap((1, 2), 6 * MS),)
     )
     (sentence,) = together.overlaps(report)
-    assert (
-        sentence == "Findings 1 and 2 overlap: they cost at most 6.00 ms together, and savings do not add up."
-    )
+    assert sentence == "Findings 1 and 2 overlap: together they cost at most 6.00 ms."
     out = io.StringIO()
     Console(file=out, width=100).print(bill(report, 100))
     assert sentence in out.getvalue()

@@ -63,6 +63,16 @@ def test_every_example_of_the_help_runs(shardtoll: Callable[..., Any]) -> None:
 
 
 @pytest.mark.usefixtures("script")
+def test_without_world_it_is_said_that_one_rank_was_priced(shardtoll: Callable[..., Any]) -> None:
+    said = "Priced for one rank, which sends nothing to others. For a job of N GPUs: --world N\n"
+    assert shardtoll("dryrun", "train.py").out.endswith(said)
+    assert "Priced for" not in shardtoll("dryrun", "--world", 1, "train.py").out
+    as_json = shardtoll("dryrun", "--json", "train.py")
+    assert said in as_json.err
+    assert json.loads(as_json.out)["world_size"] == 1
+
+
+@pytest.mark.usefixtures("script")
 def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> None:
     made = shardtoll(
         "dryrun", "--world", 16, "--rank", 3, "--steps", 2, "--out", "runs/dry", "--json", "train.py"

@@ -26,7 +26,11 @@ def test_the_bill_of_a_run_is_what_report_show_prints(
 
 def test_width_is_obeyed(shardtoll, run_folder: Path):
     lines = shardtoll("report", run_folder, "--width", 60, "-o", run_folder / "x.json").out.splitlines()
-    assert max(map(len, lines[:-1])) <= 60
+    # A command that may be copied stays whole, on its own line.
+    *screen, command, written = lines
+    assert command == f"shardtoll report {run_folder} --all"
+    assert written.startswith("wrote ")
+    assert max(map(len, screen)) <= 60
 
 
 def test_output_files(shardtoll, run_folder: Path, tmp_path: Path):

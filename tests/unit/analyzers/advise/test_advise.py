@@ -10,10 +10,11 @@ from shardtoll.analyzers.advise.layouts import legal_layouts, levers, words
 from shardtoll.analyzers.advise.lever_trade import pareto
 from shardtoll.analyzers.advise.question_file import count_of, question_of
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
-from shardtoll.dashboards.advise.advice_rows import sections
+from shardtoll.dashboards.advise.advice_rows import lines, sections
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Question, advice_to_json
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape
+from shardtoll.ledger.words import human
 
 SMALL = ModelShape(4, 512, 8, 8, 2048, 32000, tied=True, name="small")
 BASE = Question(SMALL, 8, "h100-sxm", 1024, 64)
@@ -266,3 +267,41 @@ def test_a_layout_that_a_user_names() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             layout_of(text, BASE)
+
+
+def test_forecasts_are_scaled_to_the_step_that_ran(small_advice) -> None:  # type: ignore[no-untyped-def]
+    was = small_advice.current
+    measured = 0.5 * was.step_ns.expected
+    advice = advise(replace(BASE, current=was.layout), beside=Beside(current_step_ns=measured))
+    assert advice.scale == pytest.approx(0.5)
+    assert advice.current.step_ns.expected == pytest.approx(measured)
+    assert advice.best.layout == small_advice.best.layout
+    assert advice.current_gap == pytest.approx(small_advice.current_gap)
+    for now, before in ((advice.best, small_advice.best), (advice.current, was)):
+        assert now.step_ns.high == pytest.approx(0.5 * before.step_ns.high)
+        assert now.tokens_per_s_gpu.expected == pytest.approx(2 * before.tokens_per_s_gpu.expected)
+        assert now.exposed_share == pytest.approx(before.exposed_share)
+    said = next(lines(replace(advice, recorded_step_ns=measured)))
+    assert said.endswith("So every forecast here is scaled by 0.5.")
+    assert human.duration(was.step_ns.expected) in said
+
+
+def test_nothing_slower_than_the_layout_that_stands_is_advised() -> None:
+    question = replace(BASE, gpus=16, sequences=16)
+    free = advise(question)
+    faster = [
+        each
+        for each in (free.fastest, *free.ties, *free.others)
+        if each.step_ns.expected < free.best.step_ns.expected
+    ]
+    assert faster, "a simpler layout is preferred to one that is a little faster"
+    standing = replace(question, current=faster[0].layout)
+    assert advise(standing).best.layout == free.best.layout
+    kept = advise(standing, beside=Beside(keeps_current=True))
+    assert kept.best.layout == faster[0].layout
+    assert kept.headline.endswith("It is your layout.")
+    assert kept.path[-1].answer.startswith("Yes: ")
+    assert kept.current_gap == 0
+    # A slower one is no reason to stay.
+    slow = replace(question, current=Layout(dp=4, pp=4, micro_batch=1, accumulation=4))
+    assert advise(slow, beside=Beside(keeps_current=True)).best.layout == free.best.layout

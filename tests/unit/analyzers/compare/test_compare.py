@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.compare.compare import Options, compare
-from shardtoll.ledger import DeviceOp, Finding, Report, Value
+from shardtoll.dashboards.compare.rows import sections
+from shardtoll.ledger import DeviceOp, Finding, Report, Value, Where
 from shardtoll.ledger.answers.comparison import Comparison, comparison_to_json
 from shardtoll.ledger.records.stall import Stall
 from shardtoll.ledger.tables.tables import to_table
@@ -367,3 +368,32 @@ def test_watched_steps_name_what_is_no_collective():
     assert found.verdict == "changed"
     assert found.causes[0].text.startswith("computing and all else: +")
     assert "100 % of it, 0 % unexplained" in found.headline
+
+
+def billed(kind: str, toll_ms: int, *, ranks: tuple[int, ...] = (0, 1), severity: str = "info") -> Finding:
+    where = Where(parameter=kind, phase="backward")
+    return Finding(kind, severity, "t", toll_ms * MS, None, None, None, 1, ranks, where)  # type: ignore[arg-type]
+
+
+def test_the_finding_that_explains_most_of_the_difference_leads():
+    """A rank was late by 8 ms, and other findings stand above it on the bill."""
+    late = billed("straggler", 8, ranks=(1,), severity="warning")
+    others = (billed("latency-bound", 3), billed("exposed-communication", 2), billed("duplicated-compute", 4))
+    slow = {**MODULES, "layers.1.mlp": 18.0}
+    before = made(0, modules=slow, findings=(*others, late))
+    found = compared(made(1, findings=(*others[:2], billed("duplicated-compute", 5))), before)
+    assert [each.kind for each in found.findings[:2]] == ["straggler", "duplicated-compute"]
+    assert found.findings[0].difference_ns == -8 * MS
+    assert found.step.changed
+    said = "straggler at rank 1 (8.00 ms before, gone)"
+    assert said in found.headline
+    assert found.headline.index(said) < found.headline.index("layers.1.mlp computes")
+    assert sections(found)[1].title == "Findings, by how much they differ"
+    assert sections(found)[1].rows[0][0] == "warning straggler"
+    # One that explains too little, or changed the other way, leads nothing.
+    small = compared(made(1), made(0, modules=slow, findings=(billed("straggler", 2, ranks=(1,)),)))
+    worse = compared(made(1, findings=(late,)), made(0, modules=slow))
+    for other in (small, worse):
+        assert "straggler at rank 1" not in other.headline
+    wrong = replace(billed("wrong-gradient", 1, severity="error"), toll_ns=None)
+    assert compared(made(1), made(0, findings=(late, wrong))).findings[0].kind == "wrong-gradient"

@@ -86,7 +86,7 @@ def test_a_gpu_without_a_table_takes_a_siblings_with_a_wider_band():
 
 
 def test_an_unknown_gpu_is_told_in_one_line():
-    with pytest.raises(UsageError, match=r"no GPU named 'h1000': name one of gpus\.toml, as "):
+    with pytest.raises(UsageError, match=r"no GPU named 'h1000': name one that `shardtoll gpus` lists, as "):
         price_operator("h1000", Streamed(1.0))
 
 

@@ -17,7 +17,9 @@ from shardtoll.analyzers.forecast.rescale.sent_price import Machine, times_ns
 from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.dashboards.forecast import scaling_page, scaling_shown
 from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.words import human
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 
 MACHINE = Machine(load_fabric("h100x8-ib400"), card_of("h100-sxm"), 8)
@@ -33,8 +35,43 @@ def test_an_unknown_price_opens_the_band_and_says_so():
     assert times(16, None, notes) == (0.0, 1000.0, 10_000.0)
     assert times(4096, None, notes)[2] == 10_000.0
     assert len(set(notes)) == 1
-    assert notes[0].endswith("the band reaches from none to ten times of it")
-    assert "the price of all_reduce over group of 8 is unknown" in notes[0]
+    assert notes[0] == (
+        "the price of all_reduce over group of 8 is unknown: its message size is not on record. Bands count "
+        "none to ten times its recorded time"
+    )
+
+
+def test_nothing_firm_is_said_of_a_step_with_an_unknown_price():
+    """Two ranks on one host: its fabric has no links to the hosts that more ranks would be on."""
+    rows = [
+        collective(
+            step=number, rank=rank, group_size=2, message_bytes=1 << 20, start_ns=30 * MS,
+            duration_ns=40 * MS, exposed_ns=40 * MS,
+        )
+        for number in (0, 1)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    report = run(ledger(rows, steps=[step(number, rank) for number in (0, 1) for rank in (0, 1)]))
+    machine = Machine(load_fabric("loopback-gloo"), None, 2)
+    answer = scale_run(report, "job", machine, machine, 4)
+    priced, unknown = answer.weak
+    assert priced.unpriced == ()
+    (name,) = unknown.unpriced
+    assert name == "all_reduce over group of 2"
+    said = scaling_shown.headline(answer)
+    assert said.startswith(f"The step on 4 ranks is unknown: {name} has no price. It lies in ")
+    assert human.duration(unknown.step_ns.expected) not in said.partition(";")[0]
+    cells = scaling_shown.row(unknown)
+    assert (cells[1], cells[4], cells[6]) == ("unknown",) * 3
+    assert "unknown" not in scaling_shown.row(priced)
+    assert any("loopback-gloo has no links between hosts (name a fabric" in note for note in answer.notes)
+    curve = next(each for each in scaling_page.figure(answer, answer.weak).data if each["name"] == "expected")
+    assert curve["y"][0] is not None
+    assert curve["y"][1] is None
+    # Where all is priced the answer is firm.
+    assert scaling_shown.headline(scale_run(report, "job", machine, machine, 2)).startswith(
+        "On 2 ranks the step"
+    )
 
 
 def test_a_known_price_and_an_unchanged_group_need_no_note():

@@ -554,3 +554,37 @@ def test_a_band_is_not_held_by_what_else_is_gone_or_by_too_few_steps() -> None:
     assert (alone.held, alone.besides_ns) == (True, None)
     assert (together.held, together.besides_ns) == (None, 10 * MS)
     assert (few.held, few.kept) == (None, "cannot be told")
+
+
+def test_what_is_left_within_the_noise_of_the_two_runs_is_gone():
+    """Steps of about 100 ms vary by 6 ms: nobody can say of 3 ms that anything causes them."""
+    before = finding("straggler", toll_ns=52 * MS, saving_ns=52 * MS, ranks=(1,))
+    after = replace(before, toll_ns=3 * MS, saving_ns=3 * MS)
+    loud = verified(
+        report([before], took_ms=150, noise_ms=6), report([after], noise_ms=6, seed=1), "straggler"
+    )
+    (one,) = loud.findings
+    assert one.verdict == "gone"
+    assert one.why.startswith("3.00 ms of 52.0 ms are left, within the noise of the two runs (")
+    assert loud.passed
+    # The same is more than the noise of quiet runs, and nothing is known of few steps.
+    quiet = verified(report([before], noise_ms=0.1), report([after], noise_ms=0.1, seed=1), "straggler")
+    few = verified(report([before], steps=4, noise_ms=6), report([after], steps=4, noise_ms=6), "straggler")
+    for found in (quiet, few):
+        assert [one.verdict for one in found.findings] == ["smaller"]
+    # Noise that would hide the finding itself proves nothing.
+    small = replace(before, toll_ns=4 * MS, saving_ns=4 * MS)
+    left = replace(after, toll_ns=MS, saving_ns=MS)
+    blind = verified(report([small], noise_ms=20), report([left], noise_ms=20), "straggler")
+    assert all(one.verdict != "gone" for one in blind.findings)
+
+
+def test_a_late_rank_is_gone_where_another_or_no_single_one_is_late_then():
+    before = finding("straggler", ranks=(1,), where=Where())
+    for ranks in ((0,), (0, 1)):
+        other = replace(before, severity="info", ranks=ranks)
+        found = verified(report([before]), report([other], seed=1), "straggler")
+        assert [one.verdict for one in found.findings] == ["gone"], ranks
+        assert [each.ranks for each in found.new] == [ranks]
+    same = verified(report([before]), report([before], seed=1), "straggler")
+    assert [one.verdict for one in same.findings] == ["still there"]

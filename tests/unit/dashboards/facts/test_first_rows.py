@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from shardtoll.dashboards.attempts.side_by_side import Attempt, bill_lines
 from shardtoll.dashboards.facts import first_facts, together
 from shardtoll.dashboards.facts.first_rows import FINDINGS, rows, worth_showing
 from shardtoll.dashboards.page.html.first import first_screen
-from shardtoll.ledger import Finding, Remedy, Report, Where
+from shardtoll.ledger import Figure, Finding, Remedy, Report, Where
 from shardtoll.ledger.records.finding import Severity
 from shardtoll.ledger.records.remedy_key import with_keys
 from tests import sample_reports
+from tests.unit.dashboards.facts.test_levels import DIVIDED, SURVEYED
+from tests.unit.dashboards.facts.test_levels import of as of_steps
 from tests.unit.dashboards.terminal.test_first_screen import shown
 
 MS = 1_000_000
@@ -150,3 +153,24 @@ def test_a_large_toll_that_no_fix_saves_says_so():
     assert together.of_largest_toll(report, [1, 2]) == [
         "Finding 2 has the largest toll, 9.00 ms, but its fix saves at most 1.00 ms."
     ]
+
+
+def test_noise_has_no_row_unless_it_is_all_there_is():
+    """Compute and idle time of the steps shown may be off by 2 ms; a step takes 24 ms."""
+    small, large = priced("duplicated-compute", "info", 1, 1), priced("exposed-communication", "info", 4, 4)
+    steps = [replace(DIVIDED, step=number) for number in range(1, 100)]
+
+    def screen(*findings: Finding) -> Report:
+        return replace(of_steps(SURVEYED, *steps), findings=findings)
+
+    assert [row.number for row in worth_showing(screen(large, small))] == [1]
+    assert "duplicated-compute" not in shown(screen(large, small), 100)
+    assert "1 more finding: " in shown(screen(large, small), 100)
+    assert bill_lines(Attempt("a", "l", screen(large, small)))[1:] == ["and 1 more on its own page"]
+    # Communication is timed by itself, as is what lies before a step.
+    moved = replace(small, kind="exposed-communication")
+    before = replace(small, kind="data-stall", figures=(Figure("before_step_ns", MS, "ns"),))
+    for timed in (moved, before):
+        assert [row.number for row in worth_showing(screen(large, timed))] == [1, 2]
+    assert [row.number for row in worth_showing(screen(large, replace(small, severity="warning")))] == [1, 2]
+    assert [row.number for row in worth_showing(screen(small))] == [1]

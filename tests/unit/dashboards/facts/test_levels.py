@@ -175,7 +175,7 @@ def test_unattributed_time_of_watched_steps_is_no_unbilled_time():
 def test_terminal(width: int, capsys: pytest.CaptureFixture[str]):
     text = shown(mixed(), width, capsys)
     assert "100 steps: 1 surveyed (0), 99 watched" in text
-    assert "mean of 1 surveyed step; watched ones tell time and waits only" in text
+    assert "only one surveyed; watched ones tell time and waits only" in text
     for value in ("20.0 ms", "40.0 ms", "24.0 ms", "6.00 ms"):
         assert value in text.replace("\xa0", " ")
 

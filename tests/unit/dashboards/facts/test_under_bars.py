@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from shardtoll.dashboards.facts import summary, under_bars
 from shardtoll.dashboards.page.html.first import first_screen
-from shardtoll.ledger import Figure, Finding, Where
+from shardtoll.ledger import Figure, Finding, Notice, Report, Where
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
+from shardtoll.ledger.tables.tables import to_records
 from tests import sample_reports
+from tests.unit.dashboards.attempts.test_side_by_side import with_tables
 from tests.unit.dashboards.facts.test_summary import idle_report
 from tests.unit.dashboards.terminal.test_first_screen import shown
 
@@ -71,7 +73,9 @@ def test_idle_time_names_the_code_that_the_host_was_in_where_a_record_tells():
         return under_bars.not_explained(replace(report, unbilled=unbilled))
 
     line, library = "data.py:4 (read)", "av/codec.py:9 (decode)"
-    assert said(source=line, library=library) == f"{head}for 50.0 ms its host is in {line} via {library}."
+    assert (
+        said(source=line, library=library) == f"{head}for 50.0 ms its host is in {library}, called at {line}."
+    )
     assert said(source=line) == f"{head}for 50.0 ms its host is in {line}."
     assert said(library=library) == f"{head}for 50.0 ms its host is in {library}."
     graph = "its host records a CUDA graph, and nothing of it runs yet; record steps that replay it"
@@ -93,3 +97,35 @@ def test_time_that_the_verdict_holds_to_the_step_without_recording_has_no_second
     said = under_bars.not_explained(replace(report, tables=tables))
     assert said is not None
     assert said.startswith("Idle, in no finding: 70.0 ms on rank 0: ")
+
+
+def uneven(second_ns: int, flops: tuple[int, int] = (10, 10), *notices: Notice) -> Report:
+    """Two CPU ranks whose compute is 40 ms and `second_ns`, of so many FLOPs."""
+    base = sample_reports.report()
+    steps = [
+        replace(to_records("steps", base.tables["steps"])[0], step=0, rank=rank, duration_ns=60 * MS,
+                compute_ns=compute, exposed_comm_ns=0, exposed_copy_ns=0, idle_ns=60 * MS - compute,
+                unattributed_ns=0, capture_ns=0)
+        for rank, compute in enumerate((40 * MS, second_ns))
+    ]  # fmt: skip
+    first = to_records("computes", base.tables["computes"])[0]
+    computes = [replace(first, step=0, rank=rank, flops=done) for rank, done in enumerate(flops)]
+    return with_tables(replace(base, findings=()), steps=steps, computes=computes, notices=list(notices))
+
+
+def test_compute_that_differs_at_equal_work_is_explained():
+    said = "Equal work, unequal compute: 40.0 ms on rank 0, 20.0 ms on rank 1: "
+    report = uneven(20 * MS)
+    assert under_bars.uneven_compute(report) == f"{said}other threads or programs use the cores."
+    assert said in shown(report, 100)
+    assert said in first_screen(report)
+    shared = uneven(20 * MS, (10, 10), Notice(0, "cores-shared", "t"))
+    assert under_bars.uneven_compute(shared) == f"{said}ranks share cores."
+    # Another amount of work explains it, and a rank that is late has a finding.
+    assert under_bars.uneven_compute(uneven(20 * MS, (20, 10))) is None
+    assert under_bars.uneven_compute(uneven(20 * MS, (0, 0))) is None
+    assert under_bars.uneven_compute(uneven(36 * MS)) is None
+    late = Finding("straggler", "warning", "t", 20 * MS, None, None, None, 1, (0,), Where())
+    assert under_bars.uneven_compute(replace(report, findings=(late,))) is None
+    on_gpu = replace(report, run=replace(report.run, device="NVIDIA H100 80GB HBM3"))
+    assert under_bars.uneven_compute(on_gpu) is None

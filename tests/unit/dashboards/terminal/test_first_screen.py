@@ -14,19 +14,23 @@ from shardtoll.dashboards.facts import first_facts, together
 from shardtoll.dashboards.facts.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.page.html import tables
-from shardtoll.dashboards.terminal import step_bars
+from shardtoll.dashboards.terminal import step_bars, terminal
 from shardtoll.dashboards.terminal import steps as terminal_steps
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
-from shardtoll.ledger import Figure, Finding, Notice, Report, Where
+from shardtoll.dashboards.terminal.one_finding import one_finding
+from shardtoll.dashboards.terminal.screen import Screen
+from shardtoll.ledger import Figure, Finding, Notice, Remedy, Report, Where
 from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.ledger.words import human
 from tests import sample_reports
 
-MORE = ("More: shardtoll report runs/a --all (or --finding 1, -o report.html)",)
+MORE = (("More", "shardtoll report runs/a --all", "or --finding 1, -o report.html"),)
 
 
-def shown(report: Report, width: int, more: tuple[str, ...] = MORE, encoding: str = "utf-8") -> str:
+def shown(
+    report: Report, width: int, more: tuple[tuple[str, str, str], ...] = MORE, encoding: str = "utf-8"
+) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
     console = Console(width=width, highlight=False, color_system=None, file=stream, legacy_windows=False)
     console.print(FirstScreen(report, more))
@@ -211,7 +215,7 @@ def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
     ]
     report = replace(sample_reports.report(), findings=tuple(made), overlaps=(Overlap((2, 3), 10_000_000),))
     assert together.on_one_screen(report, [1, 2, 3]) == [
-        "Findings 2 and 3 overlap: they cost at most 10.0 ms together, and savings do not add up.",
+        "Findings 2 and 3 overlap: together they cost at most 10.0 ms.",
         "Findings 1 and 2 are of one line, train.py:42: one change may fix both.",
     ]
     assert together.on_one_screen(report, [1, 3]) == []
@@ -241,7 +245,7 @@ def test_a_sentence_under_a_finding_is_wrapped_and_never_cut():
     for width in (60, 80):
         lines = shown(report, width).splitlines()
         assert title in " ".join(" ".join(lines).split())
-        assert "savings do not add up." in " ".join(" ".join(lines).split())
+        assert "together they cost at most 10.0 ms." in " ".join(" ".join(lines).split())
         assert not any(line.endswith("…") for line in lines[6:])
         assert len(lines) <= LINES
 
@@ -269,10 +273,7 @@ def test_the_time_of_findings_not_shown_is_not_said_to_be_of_those_shown():
     finding = Finding("below-roofline", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
     overlap = Overlap((1, 2, 6), 20_000_000)
     report = replace(sample_reports.report(), findings=(finding,) * 6, overlaps=(overlap,))
-    shown_first = (
-        "Findings 1, 2 and one not shown overlap: they cost at most 20.0 ms together, and savings do not add "
-        "up."
-    )
+    shown_first = "Findings 1, 2 and one not shown overlap: together they cost at most 20.0 ms."
     assert together.overlaps(report, [1, 2, 3, 4, 5]) == [shown_first]
     assert together.overlaps(report) == [shown_first.replace("one not shown", "6")]
     assert together.overlaps(report, [2, 3, 4]) == []
@@ -353,8 +354,8 @@ def test_ascii_holds_the_same_words():
     [
         ((2,), ("a",), None, "rank 2: others wait"),
         ((2,), ("a", "b"), "backward", "backward, rank 2 on b: others wait"),
-        ((1, 3), ("a",), None, "whole step, ranks 1, 3 in turn"),
-        ((0, 1, 2, 3), ("a",), None, "whole step, all ranks in turn"),
+        ((1, 3), ("a",), None, "whole step, late rank changes: ranks 1, 3"),
+        ((0, 1, 2, 3), ("a",), None, "whole step, late rank changes"),
     ],
 )
 def test_a_late_rank_stands_after_the_place_as_other_ranks_do(
@@ -365,6 +366,10 @@ def test_a_late_rank_stands_after_the_place_as_other_ranks_do(
     report = replace(report, run=replace(report.run, hosts=hosts, rank_hosts=by_rank))
     late = Finding("straggler", "warning", "t", 9, None, None, None, 1, ranks, Where(phase=phase))
     assert first_facts.place(late, report) == words
+    if len(ranks) > 1:
+        # Beside a rank that is late by itself these are other waits.
+        beside = replace(report, findings=(replace(late, ranks=(2,)), late))
+        assert first_facts.place(late, beside) == words.replace("whole step", "other waits")
     other = replace(late, kind="host-sync", ranks=(2,))
     assert first_facts.place(other, report) == f"{phase or 'whole step'}, rank 2"
 
@@ -374,3 +379,27 @@ def test_the_end_of_a_verdict_is_worth_more_than_the_last_finding(monkeypatch: p
     report = many(sample_reports.report(), 3)
     assert "; see finding 2." in " ".join(shown(report, 80).split())
     assert len(shown(report, 80).splitlines()) <= LINES
+
+
+def test_a_command_is_never_broken():
+    """On one line of its own where it has no room beside its words; a terminal joins it when it is copied."""
+    command = f"shardtoll report {'/data/runs/' * 8}a --all"
+    report = many(sample_reports.report(), 3)
+    stream = io.StringIO()
+    Screen(80, file=stream).print(FirstScreen(report, [("More", command, "or --finding 1, -o report.html")]))
+    lines = stream.getvalue().splitlines()
+    assert lines[-2:] == ["1 more finding (--finding 1, -o report.html too):", command]
+    # The command takes two rows of this terminal.
+    assert len(command) > 80
+    assert len(lines) + 1 <= LINES
+    assert MORE[0][1] in shown(report, 80).splitlines()[-1]
+
+
+def test_code_of_a_remedy_is_never_broken():
+    code = f"model = wrap(model, {'option=True, ' * 9}last=1)  # one line"
+    finding = replace(sample_reports.report().findings[0], remedy=Remedy("Wrap it.", code))
+    report = replace(sample_reports.report(), findings=(finding,))
+    for renderable in (one_finding(report, 1), terminal.renderable(report)):
+        stream = io.StringIO()
+        Screen(80, file=stream).print(renderable)
+        assert f"   {code}" in stream.getvalue().splitlines()
