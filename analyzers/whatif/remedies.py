@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.exposed.exposed_remedies import too_small_shards
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
@@ -160,6 +161,17 @@ def is_logging(rows: pd.DataFrame) -> bool:
     return bool(((whole | by_hand) & (rows["phase"] == "other") & (rows["op"] != "all_reduce")).all())
 
 
+SENT: Final = ("caused_by_op", "message_bytes")
+
+
+def _too_small(rows: pd.DataFrame, count: int) -> bool:
+    """Return whether the remedy is larger blocks: FSDP's messages are many and small. Columns `SENT`."""
+    causes, sizes = rows["caused_by_op"].dropna().unique(), rows["message_bytes"].dropna()
+    if not len(causes) or sizes.empty or rows["caused_by_op"].isna().any():
+        return False
+    return all(too_small_shards(str(cause), int(sizes.mode()[0]), count) for cause in causes)
+
+
 def _overlapped(context: Context, finding: Finding) -> Edit | None:
     """Nobody waits for its collectives before the step ends."""
     rows = _rows(finding, context)
@@ -168,6 +180,13 @@ def _overlapped(context: Context, finding: Finding) -> Edit | None:
     # Rows of a few columns: those of all sixty take longer than all else here.
     if is_logging(context.collectives[list(LOGGING)].iloc[rows]):
         return removal(context, rows, "without these exchanges, but for one step in many")
+    if _too_small(context.collectives[list(SENT)].iloc[rows], finding.count):
+        left = 1 / finding.count
+        return Edit(
+            f"one message in place of {finding.count}",
+            lambda draft, _: draft.scale(draft.nodes_of(rows), left),
+            banded=True,
+        )
     return Edit(
         "nobody waits for these collectives",
         lambda draft, _: draft.let_go(draft.nodes_of(rows)),

@@ -27,7 +27,7 @@ class FabricLine:
     name: str
     title: str
     provenance: str
-    """Where its numbers come from; of a GPU its main figures."""
+    """The source of its numbers; of a GPU its main figures."""
     numbers: int
     """How many numbers it has."""
     guesses: int

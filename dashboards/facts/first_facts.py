@@ -24,7 +24,7 @@ LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
 _BETWEEN: Final = "outside the model"
 _BEYOND: Final = {"hidden": "overlapped", "left out": "removed"}
-"""How a saving can be more than toll less floor: the transfer runs beside compute, or there is none."""
+"""How a saving can be more than toll less floor: the transfer overlaps compute, or there is none."""
 
 
 class Bar(Struct, frozen=True):

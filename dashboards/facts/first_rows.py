@@ -91,7 +91,7 @@ def worth_showing(report: Report) -> list[Row]:
 def is_noise(report: Report, finding: Finding) -> bool:
     """Return whether a finding is information on less time than is worth a line.
 
-    That is less than `LEAST_SHARE` of a step; of compute and idle time also less than they may be off.
+    Noise is less than `LEAST_SHARE` of a step; of compute and idle time also less than they may be off.
     """
     if finding.severity != "info" or finding.toll_ns is None:
         return False

@@ -47,7 +47,7 @@ def levels(report: Report) -> str | None:
 def mean_of(report: Report, *, brief: bool = False) -> str:
     """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`.
 
-    Of one step it is `only one surveyed`: nothing was averaged. `brief`: without how they were divided.
+    It is `only one surveyed` of one step: nothing was averaged. `brief`: without how they were divided.
     """
     every, surveyed = step_count(report), surveyed_count(report)
     if surveyed == every:

@@ -240,7 +240,7 @@ class Advice:
     recorded_step_ns: float | None = None
     """Step of the run that was asked about; None without a run."""
     scale: float = 1.0
-    """What all forecasts were multiplied by, so that the current layout's is the recorded step."""
+    """All forecasts were multiplied by this, so that the current layout's is the recorded step."""
 
     @property
     def lost(self) -> tuple[str, float] | None:

@@ -195,13 +195,20 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
         _remedy(context, line, message_bytes) if alone is None else alone.remedy,
         alone,
         only_hides=alone is None and _only_hides(context, line, message_bytes),
-        seldom=_seldom(line),
+        left=_left(line, message_bytes),
     )
 
 
-def _seldom(line: Line) -> bool:
-    """Whether the remedy is to do it in one step of many: then it is gone from the others, hidden or not."""
-    return _logged(line) or line.text("caused_by_op") in OBJECT_CALLS
+def _left(line: Line, message_bytes: int | None) -> float | None:
+    """Return the part of its time that stays where the remedy sends less, and hides nothing; else None.
+
+    Nothing, if one step in many does it. One message of many, if FSDP's are too small.
+    """
+    cause = line.text("caused_by_op") or ""
+    if _logged(line) or cause in OBJECT_CALLS:
+        return 0.0
+    small = exposed_remedies.too_small_shards(cause, message_bytes, line.count)
+    return 1 / line.count if small else None
 
 
 def _only_hides(context: Context, line: Line, message_bytes: int | None) -> bool:
@@ -217,7 +224,8 @@ def _remedy(context: Context, line: Line, message_bytes: int | None) -> Remedy:
     if served is not None:
         return Remedy(served.text, served.code, exposed_remedies.COUNTERFACTUAL)
     cause = line.text("caused_by_op") or ""
-    return exposed_remedies.remedy(cause, op, phase, message_bytes, context.ledger.run.torch)
+    torch = context.ledger.run.torch
+    return exposed_remedies.remedy(cause, op, phase, message_bytes, torch, count=line.count)
 
 
 def _rest(context: Context, line: Line, places: int) -> Finding:
@@ -237,16 +245,18 @@ def _made(
     alone: ddp_buckets.OneBucket | None = None,
     *,
     only_hides: bool,
-    seldom: bool = False,
+    left: float | None = None,
 ) -> Finding:
     toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
     if toll is None or moving is None:
         raise AssertionError("rows of unknown exposed time were left out")
     # Overlap can hide no more than there is compute that hides nothing yet, which surveyed steps tell.
-    free = None if seldom else most_free_compute_ns(context)
-    if seldom:
+    free = None if left is not None else most_free_compute_ns(context)
+    if left == 0.0:
         remedy = replace(remedy, counterfactual=exposed_remedies.SELDOM)
-    saving = min(toll, moving) if seldom else None if free is None else min(toll, moving, int(free))
+    saving = None if free is None else min(toll, moving, int(free))
+    if left is not None:
+        saving = int((1 - left) * min(toll, moving))
     if alone is not None:
         saving = min(toll, alone.saving_ns(moving), *(() if free is None else (int(free),)))
         what += ddp_buckets.clause(alone, moving)

@@ -234,6 +234,30 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
     )
 
 
+LEAST_SHARDS: Final = 8
+"""Small messages of FSDP per step from which blocks are too small: fewer have little to gain."""
+
+
+def too_small_shards(cause: str, message_bytes: int | None, count: int) -> bool:
+    """Return whether FSDP sends that many messages, each so small that its time is latency.
+
+    `message_bytes` is the size of one, None if it is unknown; `count` how many a step has.
+    """
+    small = message_bytes is not None and message_bytes < LEAST_HALVED_BYTES
+    return cause.startswith("FSDP") and small and count >= LEAST_SHARDS
+
+
+def _larger_blocks(cause: str, message_bytes: int, count: int) -> Remedy:
+    """Return advice for blocks so small that FSDP's messages are latency."""
+    code = _WRAP_EACH_BLOCK if cause.startswith("FSDP1") else _SHARD_EACH_BLOCK
+    return Remedy(
+        text=f"Shard larger blocks, as whole transformer layers in place of each linear layer: "
+        f"{count} messages of {message_bytes / 1e3:.3g} kB take their latency {count} times.",
+        code=code,
+        counterfactual=f"one message in place of {count}, which takes as long as one of them",
+    )
+
+
 EXCHANGES: Final = frozenset(CALLS) - {"send", "recv", "barrier"}
 """What flags, counts and losses are exchanged by."""
 
@@ -292,12 +316,21 @@ def _fitting(cause: str, op: str, phase: str) -> _Advice:
 
 
 def remedy(
-    cause: str, op: str, phase: str, message_bytes: int | None = None, torch: str | None = None
+    cause: str,
+    op: str,
+    phase: str,
+    message_bytes: int | None = None,
+    torch: str | None = None,
+    *,
+    count: int = 1,
 ) -> Remedy:
     """Return the first advice that fits the cause (`FSDP.unshard`, `all_reduce`, ...), op and phase.
 
-    `message_bytes` is the size of one message; advice on bucket sizes depends on it. `torch`: the run's.
+    `message_bytes` is the size of one message; advice on the size of buckets and blocks depends on it, and
+    on the `count` of them per step. `torch`: the run's.
     """
+    if message_bytes is not None and too_small_shards(cause, message_bytes, count):
+        return _larger_blocks(cause, message_bytes, count)
     if cause == ddp_causes.BUFFERS:
         return _buffers(torch)
     if cause == ddp_causes.REDUCER:

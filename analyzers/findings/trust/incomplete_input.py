@@ -265,7 +265,7 @@ def _watched(context: Context) -> list[Finding]:
 def _outside(context: Context) -> list[Finding]:
     frame = context.collectives[~context.collectives["step"].isin(context.steps)]
     if context.ledger.run.source == "live":
-        # What a program sends once, before its first step, belongs to none: nothing of a step is missing.
+        # A program sends set-up once, before its first step: no step misses it.
         frame = frame[~_set_up(context, frame)]
     if frame.empty or not context.steps:
         return []

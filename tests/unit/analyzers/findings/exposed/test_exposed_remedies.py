@@ -136,3 +136,32 @@ def test_transfers_that_no_compute_can_hide_are_advised_to_be_fewer() -> None:
     assert less.code == early.code
     for dtype in ("bfloat16", None):
         assert "bf16" not in sending_less(early, "23.2 ms", dtype).text
+
+
+def test_small_blocks_of_fsdp_are_made_larger_and_never_smaller() -> None:
+    many = remedy("FSDP.post_backward", "reduce_scatter", "backward", 16_384, count=25)
+    assert many.text.startswith("Shard larger blocks")
+    assert "25 messages of 16.4 kB" in many.text
+    assert "fully_shard(block)" in (many.code or "")
+    gathers = remedy("FSDP1.unshard", "all_gather", "forward", 16_384, count=25)
+    assert "ModuleWrapPolicy" in (gathers.code or "")
+    for size, count in ((16_384, 3), (10 << 20, 25), (None, 25)):
+        assert "larger" not in remedy("FSDP.unshard", "all_gather", "forward", size, count=count).text
+
+
+def test_larger_blocks_save_the_latency_of_all_messages_but_one() -> None:
+    rows = [
+        each
+        for seq in range(10)
+        for each in on_ranks((0, 1), seq=seq, op="all_gather", phase="forward", caused_by_op="FSDP.unshard",
+                             message_bytes=16_384, issue_ns=(1 + 2 * seq) * MS, start_ns=(1 + 2 * seq) * MS,
+                             duration_ns=1 * MS, exposed_ns=1 * MS)
+    ]  # fmt: skip
+    report = run(ledger(rows))
+    (finding,) = (each for each in report.findings if each.kind == "exposed-communication")
+    assert finding.toll_ns == 10 * MS
+    assert finding.saving_ns == 9 * MS
+    assert finding.remedy is not None
+    assert finding.remedy.counterfactual == "one message in place of 10, which takes as long as one of them"
+    changed = report.whatif(report.findings.index(finding) + 1)
+    assert changed.saving_ns == pytest.approx(9 * MS, rel=0.01)
