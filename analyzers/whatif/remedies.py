@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.exposed.exposed_remedies import too_small_shards
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.shared.fsdp_blocks import too_small_shards
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import begins_with
 from shardtoll.analyzers.whatif.draft import Draft

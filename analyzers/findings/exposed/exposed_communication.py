@@ -27,6 +27,7 @@ from shardtoll.analyzers.findings.needless.same_place import in_watched
 from shardtoll.analyzers.findings.stages import pipeline_bubble
 from shardtoll.analyzers.findings.stragglers import late_bills
 from shardtoll.analyzers.shared import serving_remedies
+from shardtoll.analyzers.shared.fsdp_blocks import too_small_shards
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
@@ -207,7 +208,7 @@ def _left(line: Line, message_bytes: int | None) -> float | None:
     cause = line.text("caused_by_op") or ""
     if _logged(line) or cause in OBJECT_CALLS:
         return 0.0
-    small = exposed_remedies.too_small_shards(cause, message_bytes, line.count)
+    small = too_small_shards(cause, message_bytes, line.count)
     return 1 / line.count if small else None
 
 

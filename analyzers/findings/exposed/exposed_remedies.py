@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from shardtoll.analyzers.findings.needless.latency_bound import TINY_BYTES
 from shardtoll.analyzers.shared.ddp_options import no_buffers
+from shardtoll.analyzers.shared.fsdp_blocks import LATENCY_BELOW_BYTES, too_small_shards
 from shardtoll.analyzers.shared.remedy_code import CALLS, OBJECT_CALLS, call
 from shardtoll.ledger import Remedy
 from shardtoll.ledger.records import ddp_causes
@@ -201,13 +202,10 @@ _ADVICE: Final = (
 LEAST_BUCKET_BYTES: Final = 1 << 20
 """DDP's own first bucket (torch: `_DEFAULT_FIRST_BUCKET_BYTES`): smaller ones cost more than they hide."""
 
-LEAST_HALVED_BYTES: Final = 64 << 10
-"""Messages below are latency on any fabric that is known: half as many bytes would take as long."""
-
 
 def _smaller_buckets(message_bytes: int | None) -> Remedy:
     """Return advice for a DDP bucket of that size."""
-    if message_bytes is not None and message_bytes < LEAST_HALVED_BYTES:
+    if message_bytes is not None and message_bytes < LATENCY_BELOW_BYTES:
         return Remedy(
             text="Give each step more work (a larger batch, or accumulation with `no_sync`). "
             "Backward's last bucket has nothing to hide behind, and its time is latency. Smaller "
@@ -232,19 +230,6 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
         code=f"DistributedDataParallel(model, bucket_cap_mb={half_mib:.3g})",
         counterfactual=COUNTERFACTUAL,
     )
-
-
-LEAST_SHARDS: Final = 8
-"""Small messages of FSDP per step from which blocks are too small: fewer have little to gain."""
-
-
-def too_small_shards(cause: str, message_bytes: int | None, count: int) -> bool:
-    """Return whether FSDP sends that many messages, each so small that its time is latency.
-
-    `message_bytes` is the size of one, None if it is unknown; `count` how many a step has.
-    """
-    small = message_bytes is not None and message_bytes < LEAST_HALVED_BYTES
-    return cause.startswith("FSDP") and small and count >= LEAST_SHARDS
 
 
 def _larger_blocks(cause: str, message_bytes: int, count: int) -> Remedy:
