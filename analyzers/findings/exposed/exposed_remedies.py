@@ -142,6 +142,14 @@ _ADVICE: Final = (
         for function, code in OBJECT_CALLS.items()
     ),
     _Advice(
+        "DTensor.redistribute",
+        None,
+        None,
+        "Keep the tensor as it is if the operators after it work on shards, as elementwise ones, norms and "
+        "most matmuls do. Else start the redistribution earlier, with async_op=True.",
+        "x = x.redistribute(placements=placements, async_op=True)\n...  # what does not need x",
+    ),
+    _Advice(
         "DTensor.full_tensor",
         None,
         None,

@@ -33,6 +33,12 @@ run = running("exposed-communication")
         ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
         ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
         ("all_gather", "all_gather", "other", "step % 100"),
+        (
+            "DTensor.redistribute",
+            "all_gather",
+            "forward",
+            "x.redistribute(placements=placements, async_op=True)",
+        ),
         ("all_gather_object", "all_gather", "forward", "dist.all_gather_object(rows, mine)"),
         ("gather_object", "gather", "other", "dist.gather_object(mine, rows, dst=root)"),
         ("broadcast_object_list", "broadcast", "forward", "dist.broadcast_object_list(rows, src=root)"),
