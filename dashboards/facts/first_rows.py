@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times
+from shardtoll.dashboards.facts.hung import KIND, hang_of
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
@@ -71,7 +72,11 @@ def worth_showing(report: Report) -> list[Row]:
     """Return the first rows, but no information on less than `LEAST_SHARE` of a step.
 
     The first one stands there in any case, and in place of the last one the finding with the largest toll.
+    A job that hangs shows the hang and other errors only.
     """
+    if hang_of(report) is not None:
+        errors = [row for row in rows(report.findings) if row.finding.severity == "error"]
+        return sorted(errors, key=lambda row: row.finding.kind != KIND)[:FINDINGS]
     longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
     every = rows(report.findings)
     largest = largest_toll(report.findings)

@@ -10,15 +10,16 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
+from shardtoll.dashboards.facts import first_facts, hung, summary, together, under_bars
 from shardtoll.dashboards.facts.first_rows import Row, largest_toll, worth_showing
 from shardtoll.dashboards.facts.legend import legend
 from shardtoll.dashboards.terminal.coded import coded
+from shardtoll.dashboards.terminal.hang_screen import hang_lines
 from shardtoll.dashboards.terminal.lines import broken, cut, wrapped
 from shardtoll.dashboards.terminal.step_bars import ASCII, BLOCKS, steps
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
-from shardtoll.ledger import Report
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
 LINES: Final = 24
@@ -27,6 +28,8 @@ LINES: Final = 24
 LEAST_VERDICT: Final = 2
 MOST_VERDICT: Final = 4
 """Lines that the verdict takes before the last finding: its end says what to do."""
+MOST_HANG: Final = 8
+"""The same of a job that hangs: there is little else to say."""
 _LEAST_PLACES: Final = (30, 14, 14)
 """Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
 where a file's name and its line have no room."""
@@ -52,9 +55,12 @@ class FirstScreen:
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(cut(Text(text, style="bold red"), width))
+        verdict = _verdict(report, console, width)
+        hang = hung.hang_of(report)
+        if hang is not None:
+            return [*_bold(verdict[:MOST_HANG]), *lines, *self._of_hang(hang, verdict, len(lines), console, width)]
         lines += [Text(), *steps(report, console, width, ASCII if plain else BLOCKS)]
         lines += [*wrapped(under_bars.sentences(report), console, width), Text()]
-        verdict = _verdict(report, console, width)
         end = self._end(console, width, len(report.findings))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - len(end)
@@ -65,13 +71,29 @@ class FirstScreen:
         left = max(LINES - len(lines), LEAST_VERDICT)
         if len(verdict) > left:
             verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
-        return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
+        return [*_bold(verdict), *lines]
+
+    def _of_hang(
+        self, hang: Finding, verdict: list[str], above: int, console: Console, width: int
+    ) -> list[Text]:
+        """Return what stands below the run's line of a job that hangs: what its steps cost does not matter."""
+        costs = hung.costs(self.report)
+        # Without other findings there is only a page to point to.
+        sentences = [re.sub(r"^More: ", f"{costs}: ", each) if costs else each for each in self.more[:1]]
+        end = wrapped(sentences, console, width)
+        room = LINES - min(len(verdict), MOST_HANG) - above - len(end) - 2
+        facts = hang_lines(self.report, hang, console, width, room)
+        return [Text(), *facts, *([Text(), *end] if end else [])]
 
     def _end(self, console: Console, width: int, left_out: int) -> list[Text]:
         """Return how to see the rest, with the number of findings that have no row."""
         more = f"{human.plural(left_out, 'more finding')}: "
         sentences = [re.sub(r"^More: ", more, each) if left_out else each for each in self.more]
         return wrapped(sentences, console, width)
+
+
+def _bold(lines: Iterable[str]) -> list[Text]:
+    return [Text(line, style="bold", no_wrap=True) for line in lines]
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:

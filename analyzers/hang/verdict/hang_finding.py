@@ -16,6 +16,7 @@ from shardtoll.analyzers.hang.verdict.wording import (
     lock_holders,
     numbers,
 )
+from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {
@@ -82,8 +83,8 @@ def _told_more(diagnosis: Diagnosis) -> str | None:
     return None
 
 
-def finding_of(diagnosis: Diagnosis) -> Finding:
-    """Return the finding of kind `hang` for a job that hangs."""
+def finding_of(diagnosis: Diagnosis, parted: Divergence | None) -> Finding:
+    """Return the finding of kind `hang` for a job that hangs. `parted`: where programs first differ."""
     first = first_wait(diagnosis)
     divergence = diagnosis.divergence
     call = divergence.call if divergence is not None else None
@@ -96,10 +97,10 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
         evidence.append(Evidence("ranks at fault", numbers(diagnosis.culprits)))
     if known:
         evidence.append(Evidence("longest wait", max(known), "ns"))
-    if divergence is not None:
-        evidence.append(Evidence(f"first divergence, rank {divergence.rank}", described(divergence.call)))
+    if parted is not None:
+        evidence.append(Evidence(f"first divergence, rank {parted.rank}", described(parted.call)))
         evidence.append(
-            Evidence(f"first divergence, {numbers(divergence.others)}", described(divergence.others_call))
+            Evidence(f"first divergence, {numbers(parted.others)}", described(parted.others_call))
         )
     sure: Confidence = "likely" if diagnosis.why in ("late", "unknown", "no file", "no peer") else "certain"
     if divergence is not None and not divergence.certain and diagnosis.why in ("skipped", "extra"):
