@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from shardtoll.analyzers.hang.judging.chains import all_missing
 from shardtoll.analyzers.hang.judging.judge import judge
-from shardtoll.analyzers.hang.order.parted import parted
 from shardtoll.analyzers.hang.standing.job import DEFAULT_AFTER_NS, Job
 from shardtoll.analyzers.hang.stands import group_stands, rank_stand
 from shardtoll.analyzers.hang.verdict.hang_finding import finding_of
@@ -29,7 +28,6 @@ def diagnose(
         default=DEFAULT_AFTER_NS,
     )
     diagnosis = judge(job, limit_ns)
-    divergence = diagnosis.divergence or (parted(job) if diagnosis.hang else None)
     stands = tuple(rank_stand(job, number, diagnosis.waits) for number in job.ranks)
     waited_for = all_missing(diagnosis.waits)
     absent = tuple(RankStand(rank, "no file") for rank in job.absent() if rank in waited_for)
@@ -40,8 +38,8 @@ def diagnose(
         ranks=tuple(sorted((*stands, *absent), key=lambda stand: stand.rank)),
         groups=group_stands(job, diagnosis.waits),
         cycle=diagnosis.cycle,
-        divergence=divergence,
-        findings=(finding_of(diagnosis, divergence),) if diagnosis.hang else (),
+        divergence=diagnosis.parted,
+        findings=(finding_of(diagnosis),) if diagnosis.hang else (),
         notes=tuple(notes),
         hang_after_ns=limit_ns,
     )

@@ -1,8 +1,8 @@
 """A process that has imported what ranks need and forks them: a rank starts in milliseconds.
 
 It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
-only imported. Libraries may start threads as they are imported: a fork then is not safe, and each rank gets an
-interpreter of its own, which takes seconds to import. Requests and answers are lines of JSON on its standard input
+only imported. Libraries may start threads as they are imported. Then a fork is not safe, and each rank gets
+an interpreter of its own, which takes seconds. Requests and answers are lines of JSON on its standard input
 and output. Ranks die with it, and it dies when its input ends, that is with the one who started it.
 
 A request: `ranks`, each with its `task` (module, function, arguments), `environment` and `log`; `limit_s`;
@@ -99,7 +99,9 @@ def _forked(rank: Mapping[str, Any], mine: int) -> int:
 def _spawned(rank: Mapping[str, Any], mine: int) -> int:
     """Return the process of a rank with an interpreter of its own."""
     word = json.dumps([rank, mine])
-    return os.posix_spawn(sys.executable, [sys.executable, "-m", "shardtoll.cli.jobs.fork_server", _ALONE, word], os.environ)
+    return os.posix_spawn(
+        sys.executable, [sys.executable, "-m", "shardtoll.cli.jobs.fork_server", _ALONE, word], os.environ
+    )
 
 
 def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]:
@@ -142,7 +144,8 @@ def main() -> None:
         safe = sys.platform != "linux" or len(os.listdir("/proc/self/task")) == 1
         if not safe and not said:
             said = True
-            print(_NO_FORK, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{_NO_FORK}\n")
+            sys.stderr.flush()
         ranks = [_forked(rank, mine) if safe else _spawned(rank, mine) for rank in request["ranks"]]
         codes = _wait(ranks, request["limit_s"], request["end_together"])
         # Who asked may be gone: then the input has ended too, and so does the loop.

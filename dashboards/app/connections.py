@@ -40,7 +40,7 @@ _PART_BYTES: Final = 65_536
 
 
 class _Reading(io.RawIOBase):
-    """What a client sends, until the time or the bytes of one request are used up."""
+    """Bytes of a client, until the time or the bytes of one request are used up."""
 
     def __init__(self, connection: socket.socket, turn: Turn) -> None:
         self._connection = connection
@@ -128,7 +128,8 @@ class Handler(WSGIRequestHandler):
         """Read and write through the limits."""
         super().setup()
         self.rfile.close()
-        turn = self.server.turns.of(self.connection) or Turn(self.connection, "")
+        turns = getattr(self.server, "turns", None)
+        turn = (turns and turns.of(self.connection)) or Turn(self.connection, "")
         self._reading = _Reading(self.connection, turn)
         self.rfile = io.BufferedReader(self._reading)
         self.wfile = _Writing(self.connection, turn)

@@ -1,6 +1,6 @@
 """Who is answered when more connect than can be at one time: the one that keeps the server waiting gives way.
 
-An honest client sends its request at once and reads what comes. So as long as there is room nobody is hurried.
+An honest client sends its request at once and reads what comes. While there is room nobody is hurried.
 Once there is none, a newcomer takes the place of the connection whose client has been waited for longest.
 """
 

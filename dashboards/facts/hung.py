@@ -1,4 +1,4 @@
-"""What a first screen says of a job that hangs: the hang alone, and where the costs of its steps are."""
+"""The first screen of a job that hangs: the hang alone, and how many findings on costs there are."""
 
 from __future__ import annotations
 

@@ -58,7 +58,11 @@ class FirstScreen:
         verdict = _verdict(report, console, width)
         hang = hung.hang_of(report)
         if hang is not None:
-            return [*_bold(verdict[:MOST_HANG]), *lines, *self._of_hang(hang, verdict, len(lines), console, width)]
+            return [
+                *_bold(verdict[:MOST_HANG]),
+                *lines,
+                *self._of_hang(hang, verdict, len(lines), console, width),
+            ]
         lines += [Text(), *steps(report, console, width, ASCII if plain else BLOCKS)]
         lines += [*wrapped(under_bars.sentences(report), console, width), Text()]
         end = self._end(console, width, len(report.findings))
@@ -76,7 +80,7 @@ class FirstScreen:
     def _of_hang(
         self, hang: Finding, verdict: list[str], above: int, console: Console, width: int
     ) -> list[Text]:
-        """Return what stands below the run's line of a job that hangs: what its steps cost does not matter."""
+        """Return what stands below the run's line of a job that hangs: no cost of its steps."""
         costs = hung.costs(self.report)
         # Without other findings there is only a page to point to.
         sentences = [re.sub(r"^More: ", f"{costs}: ", each) if costs else each for each in self.more[:1]]

@@ -1,4 +1,4 @@
-"""What steps and times say of a rank that is waited for: it went on without, or it came too late."""
+"""Steps and times of a rank that is waited for: it went on without, or it came too late."""
 
 from __future__ import annotations
 

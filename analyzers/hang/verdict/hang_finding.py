@@ -16,7 +16,6 @@ from shardtoll.analyzers.hang.verdict.wording import (
     lock_holders,
     numbers,
 )
-from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {
@@ -83,8 +82,8 @@ def _told_more(diagnosis: Diagnosis) -> str | None:
     return None
 
 
-def finding_of(diagnosis: Diagnosis, parted: Divergence | None) -> Finding:
-    """Return the finding of kind `hang` for a job that hangs. `parted`: where programs first differ."""
+def finding_of(diagnosis: Diagnosis) -> Finding:
+    """Return the finding of kind `hang` for a job that hangs."""
     first = first_wait(diagnosis)
     divergence = diagnosis.divergence
     call = divergence.call if divergence is not None else None
@@ -101,6 +100,7 @@ def finding_of(diagnosis: Diagnosis, parted: Divergence | None) -> Finding:
     if late is not None:
         evidence.append(Evidence("ranks that came late", numbers(late[0])))
         evidence.append(Evidence("came later by", late[1], "ns"))
+    parted = diagnosis.parted
     if parted is not None:
         evidence.append(Evidence(f"first divergence, rank {parted.rank}", described(parted.call)))
         evidence.append(

@@ -1,6 +1,6 @@
 """A pattern of a user's own with a budget of time: refused only once real names show that it is too slow.
 
-Some patterns take a name's length to the power of five, and on most names they take microseconds all the same.
+Some patterns take a name's length to the power of five, and microseconds on most names all the same.
 How long one takes on a name is known only by trying, and nothing ends a search that has begun. So a long name
 is tried piece by piece: each piece is a little longer than the one before, and tells how long the next takes.
 """

@@ -1,4 +1,4 @@
-"""Two ranks: one ends in a long wait, the other comes to the collective only then; the finding says who was late."""
+"""One rank ends in a long wait, the other comes only then: the finding says who was late."""
 
 from __future__ import annotations
 

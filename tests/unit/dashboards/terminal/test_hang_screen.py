@@ -12,7 +12,7 @@ from shardtoll.dashboards.page import page
 from shardtoll.dashboards.terminal.first_screen import LINES
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Where
 from tests import sample_reports
-from tests.unit.dashboards.terminal.test_first_screen import MORE, shown
+from tests.unit.dashboards.terminal.test_first_screen import shown
 
 TITLE = "Rank 1 skipped broadcast 8 of group 0 at train.py:36 (step) in step 3; rank 0 is in the skipped one."
 HANG = Finding(
@@ -36,13 +36,22 @@ def test_the_first_screen_has_the_hang_and_no_cost(width: int):
     said = " ".join(text.split())
     assert "1 error to fix first: Rank 1 skipped broadcast 8" in said
     assert "remedy: Issue this collective on every rank of the group." in said
-    assert [word for word in ("toll ", "saving", "idle", "compute", "█") if word in text.replace("shardtoll", "")] == []
+    assert [
+        word for word in ("toll ", "saving", "idle", "compute", "█") if word in text.replace("shardtoll", "")
+    ] == []
     assert len(text.splitlines()) <= LINES
     assert max(map(cell_len, text.splitlines())) <= width
     if width >= 80:
-        for fact in ("ranks that wait: rank 0", "longest wait: 130", "first divergence, rank 1: all_reduce 8"):
+        for fact in (
+            "ranks that wait: rank 0",
+            "longest wait: 130",
+            "first divergence, rank 1: all_reduce 8",
+        ):
             assert fact in said
-        assert f"{len(report.findings) - 1} findings on steps that finished: shardtoll report runs/a --all" in said
+        assert (
+            f"{len(report.findings) - 1} findings on steps that finished: shardtoll report runs/a --all"
+            in said
+        )
 
 
 def test_other_errors_are_named_below():
@@ -68,5 +77,7 @@ def test_the_top_of_the_page_has_no_cost_either():
     assert "remedy" in top
     assert "ranks at fault" in top
     assert 'findings on steps that finished: <a href="#bill">the bill below</a>' in top
-    assert [word for word in ("toll ", "saving", 'class="steps"') if word in top.partition("<details")[0]] == []
+    assert [
+        word for word in ("toll ", "saving", 'class="steps"') if word in top.partition("<details")[0]
+    ] == []
     assert 'class="steps"' in page.head(sample_reports.report(), "x")
