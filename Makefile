@@ -38,6 +38,7 @@ fuzz: $(VENV)/.installed-test  ## damaged input at every seam, with another seed
 	@SHARDTOLL_FUZZ=5000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
 	  $(BIN)/python -m pytest tests/unit/profiler/traces/file/test_fuzz.py
 	@SHARDTOLL_WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 $(IN_PART)
+	@SHARDTOLL_WHOLE=1 $(BIN)/python -m pytest tests/unit/cli/test_hostile_folders.py tests/unit/test_hostile_hangs.py
 
 # On the Python that is there, with its torch: a card's machine often has no network, and no other build fits it.
 gpu:  ## all that one CUDA card can show, in under 9 minutes; writes $OUT, else out/gpu

@@ -102,7 +102,8 @@ def _first_look(source: Served, path: str) -> None:
     if not source.single:
         if names := left_out(path):
             files = f"{clean(names[0])} is" if len(names) == 1 else f"{plural(len(names), 'JSON file')} are"
-            typer.echo(f"left out: {files} no saved report; serve traces by themselves", err=True)
+            there = plural(len(source.runs()), "run and report", "runs and reports")
+            typer.echo(f"{clean(path)}: {there}; {files} left out, as no saved report", err=True)
         return
     why = source.unreadable(_FIRST_LOOK_S)
     if why is not None:

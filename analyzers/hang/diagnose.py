@@ -38,7 +38,7 @@ def diagnose(
         ranks=tuple(sorted((*stands, *absent), key=lambda stand: stand.rank)),
         groups=group_stands(job, diagnosis.waits),
         cycle=diagnosis.cycle,
-        divergence=diagnosis.divergence,
+        divergence=diagnosis.parted,
         findings=(finding_of(diagnosis),) if diagnosis.hang else (),
         notes=tuple(notes),
         hang_after_ns=limit_ns,

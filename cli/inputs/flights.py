@@ -1,4 +1,4 @@
-"""What `shardtoll hang` reads: run folders with flight files, dumps of flight recorders, logs of torch."""
+"""Inputs of `shardtoll hang`: run folders with flight files, dumps of flight recorders, logs of torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from shardtoll.profiler.hang.hang_files import looks_like, read_file
 
 _MOST_NOTES = 20
 _MOST_NAMED = 3
+_MOST_FOLDERS = 4096
+_DEPTH = 2
+"""Folders in folders that are looked into for runs."""
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
@@ -32,31 +35,58 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
     if not flights and notes and notes[0].endswith(OTHER_VERSION_HINT):
         raise UsageError(notes[0].removesuffix(f": {OTHER_VERSION_HINT}"), OTHER_VERSION_HINT)
     if not flights:
-        why = f" ({notes[0]})" if notes else ""
-        raise UsageError(
-            f"nothing in {', '.join(map(str, paths[:3]))} says what ranks were doing{why}", _remedy(paths)
-        )
+        below = _below(paths)
+        unread: list[str] = []
+        flights = _of_one_job(below, unread)
+        if not flights:
+            raise _nothing(paths, below, notes)
+        # Other files next to the runs are no news.
+        notes = unread
     runs = {each.run_id for each in flights if each.run_id is not None}
     if len(runs) > 1:
         notes.append(f"the files are of {len(runs)} runs: give the folders of one job")
     return flights, read_at_ns, notes[:_MOST_NOTES]
 
 
-def _remedy(paths: Sequence[Path]) -> str:
-    """Say what to name: run folders one level below, as of several nodes, if there are any."""
-    below: list[str] = []
-    for path in paths:
-        # What is not ours to read holds no run of ours.
+def _below(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders with flight files in folders, and in folders of those, as of several nodes."""
+    found: list[Path] = []
+    looked = [(path, _DEPTH) for path in paths if path.is_dir()]
+    while looked and len(found) < _MOST_FOLDERS:
+        folder, deeper = looked.pop(0)
+        # A folder of others holds no run of ours.
         with contextlib.suppress(OSError):
-            folders = [each for each in sorted(path.iterdir()) if each.is_dir()] if path.is_dir() else []
-            for each in folders:
-                with contextlib.suppress(OSError):
-                    below += [str(each)] if flights_in(each) else []
+            for each in sorted(folder.iterdir()):
+                if not each.is_dir() or each.is_symlink():
+                    continue
+                if flights_in(each):
+                    found.append(each)
+                elif deeper > 1:
+                    looked.append((each, deeper - 1))
+    return found
+
+
+def _of_one_job(folders: Sequence[Path], notes: list[str]) -> list[RankFlight]:
+    """Return the flights of run folders if they are of one run, each rank once; none if they are not."""
+    flights = [each for folder in folders for each in _folder(folder, notes)]
+    runs = {each.run_id for each in flights}
+    ranks = {each.rank for each in flights}
+    one = len(runs) == 1 and len(ranks) == len(flights) and (len(folders) == 1 or None not in runs)
+    return flights if one else []
+
+
+def _nothing(paths: Sequence[Path], below: Sequence[Path], notes: Sequence[str]) -> UsageError:
+    """Return the error that nothing was read; it begins with the runs that there are."""
+    named = ", ".join(map(str, paths[:_MOST_NAMED]))
     if below:
-        return (
-            f"name run folders: {' '.join(below[:_MOST_NAMED])}{' ...' if len(below) > _MOST_NAMED else ''}"
-        )
-    return "name the folder given as out= to audit(), a flight recorder dump or a log with torch's timeouts"
+        several = f"{named} holds {len(below)} run folders of several jobs"
+        shown = " ".join(map(str, below[:_MOST_NAMED])) + (" ..." if len(below) > _MOST_NAMED else "")
+        return UsageError(several, f"name those of one job: {shown}")
+    why = f" ({notes[0]})" if notes else ""
+    return UsageError(
+        f"nothing in {named} says what ranks were doing{why}",
+        "name the folder given as out= to audit(), a flight recorder dump or a log with torch's timeouts",
+    )
 
 
 def flights_of(folder: Path) -> tuple[list[RankFlight], int, list[str]]:

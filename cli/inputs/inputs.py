@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,6 +10,7 @@ from shardtoll.cli.inputs.analysed import analysed
 from shardtoll.cli.inputs.hung import with_hang
 from shardtoll.cli.inputs.kinds import Input as Input
 from shardtoll.cli.inputs.kinds import sort_inputs as sort_inputs
+from shardtoll.cli.inputs.runs_inside import name_one, runs_inside
 from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.cli.inputs.traces import read as read_jobs
 from shardtoll.cli.inputs.waiting import waiting
@@ -49,12 +48,17 @@ def load_reports(
             yield path, report
         else:
             jobs = read_jobs(item.paths, options)
-            while (job := _next_job(jobs, path)) is not None:
+            job = _first_job(jobs, path)
+            if isinstance(job, str):
+                yield from load_reports([Input("run", [job])], fabric, options)
+                continue
+            while job is not None:
                 with waiting(f"analysing {job.name}"):
                     report = analysed(job.ledger, chosen, keep=options.cache)
                 for extra in extras:
                     report = extra(report, job)
                 yield job.name, report
+                job = next(jobs, None)
 
 
 def one_report(path: str, fabric: str | None, options: TraceOptions) -> Report:
@@ -65,28 +69,20 @@ def one_report(path: str, fabric: str | None, options: TraceOptions) -> Report:
     return reports[0][1]
 
 
-def _next_job(jobs: Iterator[Job], path: str) -> Job | None:
-    """Return the next job of traces; of a folder that holds runs the error names one of those."""
+def _first_job(jobs: Iterator[Job], path: str) -> Job | str | None:
+    """Return the first job of traces, or the run in a folder that holds one and no trace that can be read.
+
+    The error on a folder of several runs begins with those.
+    """
     try:
         return next(jobs, None)
     except TraceError as error:
-        runs = _runs_inside(path)
+        runs = runs_inside(path)
+        if len(runs) == 1:
+            return runs[0]
         if not runs:
             raise
-        which = f"the run in {path}" if len(runs) == 1 else f"one of the {len(runs):,} runs in {path}"
-        raise TraceError(
-            error.message, f"name {which}, as {shlex.quote(str(Path(path) / runs[0]))}"
-        ) from error
-
-
-def _runs_inside(path: str) -> list[str]:
-    """Return the names of the runs in a folder of them; none where it is no such folder."""
-    if not Path(path).is_dir():
-        return []
-    from shardtoll.cli.inputs.serve_list import look
-
-    places, _ = look(path, time.time())
-    return sorted(place.name for place in places if place.item.kind == "run")
+        raise TraceError(name_one(path, runs), f"no trace there can be read ({error.message})") from error
 
 
 def _saved(path: Path, fabric: Fabric | None) -> Report:

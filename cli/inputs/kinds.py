@@ -40,6 +40,9 @@ def sort_inputs(paths: Sequence[str]) -> list[Input]:
     files = Input("trace file", [])
     for path in paths:
         kind = _kind(path)
+        if kind == "folder of runs":
+            inputs.append(Input("run", [_only_run(path)]))
+            continue
         if kind != "trace file":
             inputs.append(Input(kind, [path]))
             continue
@@ -49,7 +52,20 @@ def sort_inputs(paths: Sequence[str]) -> list[Input]:
     return inputs
 
 
-def _kind(path: str) -> Kind:
+def _only_run(path: str) -> str:
+    """Return the run in a folder without traces; UsageError if it holds none, or several."""
+    from shardtoll.cli.inputs.runs_inside import name_one, runs_inside
+
+    runs = runs_inside(path)
+    if not runs:
+        raise UsageError(f"{path} holds neither a shardtoll run nor traces", _HINT)
+    if len(runs) > 1:
+        message, _, hint = name_one(path, runs).partition(": ")
+        raise UsageError(message, hint)
+    return runs[0]
+
+
+def _kind(path: str) -> Kind | Literal["folder of runs"]:
     """Return what a path is; UsageError where it is nothing we read."""
     from shardtoll.ledger.disk.run_files import is_run_folder
     from shardtoll.profiler.traces.file import sources
@@ -70,7 +86,7 @@ def _kind(path: str) -> Kind:
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
         if not sources.is_trace_input(path):
-            raise UsageError(f"{path} holds neither a shardtoll run nor traces", _HINT)
+            return "folder of runs"
         return "traces"
     if not stat.S_ISREG(mode):
         # A pipe would be waited for without end.

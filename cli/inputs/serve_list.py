@@ -24,6 +24,8 @@ MOST_ENTRIES: Final = 5_000
 MOST_RANKS_LOOKED_AT: Final = 64
 """Ranks, the first of a run, whose files are asked when they were changed and how large they are."""
 _PEEK_BYTES: Final = 4_096
+_OURS: Final = ("calibration.json",)
+"""What `calibrate` and `demo` write beside runs."""
 _JSON: Final = (".json", ".json.gz")
 _REPORT: Final = re.compile(rb'\s*\{"schema_version"\s*:\s*\d{1,9}')
 _WORLD_SIZE: Final = re.compile(_REPORT.pattern + rb'\s*,\s*"run"\s*:\s*\{\s*"world_size"\s*:\s*(\d{1,7})\b')
@@ -69,7 +71,10 @@ def left_out(path: str) -> list[str]:
     return [
         entry.name
         for entry in _entries(Path(path))
-        if entry.name.endswith(".json") and not _is_folder(entry) and not _is_report(Path(entry.path))
+        if entry.name.endswith(".json")
+        and entry.name not in _OURS
+        and not _is_folder(entry)
+        and not _is_report(Path(entry.path))
     ]
 
 

@@ -1,7 +1,8 @@
 """A process that has imported what ranks need and forks them: a rank starts in milliseconds.
 
 It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
-only imported; it refuses to fork otherwise. Requests and answers are lines of JSON on its standard input
+only imported. Libraries may start threads as they are imported. Then a fork is not safe, and each rank gets
+an interpreter of its own, which takes seconds. Requests and answers are lines of JSON on its standard input
 and output. Ranks die with it, and it dies when its input ends, that is with the one who started it.
 
 A request: `ranks`, each with its `task` (module, function, arguments), `environment` and `log`; `limit_s`;
@@ -41,6 +42,12 @@ PRELOADED: Final = (
 LATE: Final = -256
 """In place of an exit code: the rank did not finish in time."""
 
+_ALONE: Final = "--alone"
+"""In front of a rank, as JSON with the server's process: this interpreter is that rank's own."""
+_NO_FORK: Final = (
+    "shardtoll: a library started a thread as it was imported, so ranks are not forked: "
+    "each imports torch itself, which takes longer"
+)
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.01
 
@@ -80,6 +87,23 @@ def _rank(rank: Mapping[str, Any]) -> NoReturn:
         os._exit(code)
 
 
+def _forked(rank: Mapping[str, Any], mine: int) -> int:
+    """Return the process of a rank that is a copy of this one."""
+    child = os.fork()
+    if child == 0:
+        _die_with_parent(mine)
+        _rank(rank)
+    return child
+
+
+def _spawned(rank: Mapping[str, Any], mine: int) -> int:
+    """Return the process of a rank with an interpreter of its own."""
+    word = json.dumps([rank, mine])
+    return os.posix_spawn(
+        sys.executable, [sys.executable, "-m", "shardtoll.cli.jobs.fork_server", _ALONE, word], os.environ
+    )
+
+
 def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]:
     """Return the ranks' exit codes; the limit or the end of the input ends all, and so may one failure."""
     codes: dict[int, int] = {}
@@ -104,24 +128,25 @@ def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]
 
 def main() -> None:
     """Import, also the modules in the arguments, say so, then serve requests until the input ends."""
+    if sys.argv[1:2] == [_ALONE]:
+        rank, parent = json.loads(sys.argv[2])
+        _die_with_parent(parent)
+        _rank(rank)
     for name in (*PRELOADED, *sys.argv[1:]):
         importlib.import_module(name)
     # A collection in a child would touch every object and copy its page: a sixth of a second in mid-step.
     gc.collect()
     gc.freeze()
-    mine = os.getpid()
+    mine, said = os.getpid(), False
     os.write(1, b"[]\n")
     for line in sys.stdin:
         request = json.loads(line)
-        if sys.platform == "linux" and len(os.listdir("/proc/self/task")) != 1:
-            raise SystemExit("something started a thread: forking is not safe any more")
-        ranks = []
-        for rank in request["ranks"]:
-            child = os.fork()
-            if child == 0:
-                _die_with_parent(mine)
-                _rank(rank)
-            ranks.append(child)
+        safe = sys.platform != "linux" or len(os.listdir("/proc/self/task")) == 1
+        if not safe and not said:
+            said = True
+            sys.stderr.write(f"{_NO_FORK}\n")
+            sys.stderr.flush()
+        ranks = [_forked(rank, mine) if safe else _spawned(rank, mine) for rank in request["ranks"]]
         codes = _wait(ranks, request["limit_s"], request["end_together"])
         # Who asked may be gone: then the input has ended too, and so does the loop.
         with contextlib.suppress(BrokenPipeError):

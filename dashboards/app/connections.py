@@ -13,7 +13,6 @@ import contextlib
 import io
 import socket
 import sys
-import threading
 import time
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from shardtoll.dashboards.app.refused import Refused
 from shardtoll.dashboards.app.security import BODY_MOST
+from shardtoll.dashboards.app.turns import HURRY_S, SLOW_S, Turn, Turns
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.records.errors import first_line
 
@@ -31,8 +31,8 @@ READ_S: Final = 30.0
 """Time for all of a request, from when its connection is accepted."""
 SENT_MOST: Final = BODY_MOST + 200_000
 """Bytes of a request with its head."""
-AT_ONCE: Final = 64
-"""Connections that are read or answered at one time; a browser opens six."""
+POLL_S: Final = 0.1
+"""Time between two looks at who waits for a place."""
 _DROP_S: Final = 0.2
 """After the answer, so long a client may pause before the connection is closed."""
 _PART_BYTES: Final = 65_536
@@ -40,12 +40,15 @@ _PART_BYTES: Final = 65_536
 
 
 class _Reading(io.RawIOBase):
-    """What a client sends, until the time or the bytes of one request are used up."""
+    """Bytes of a client, until the time or the bytes of one request are used up."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, turn: Turn) -> None:
         self._connection = connection
+        self._turn = turn
         self._begin_s = time.monotonic()
         self._end_s = self._begin_s + HEAD_S
+        # One time for all of it: a byte now and then does not prolong it.
+        self._hurry_s = self._begin_s + HURRY_S
         self._left = SENT_MOST
         self.answered = False
 
@@ -55,18 +58,24 @@ class _Reading(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read as a file does; raises TimeoutError or ConnectionAbortedError once a limit is reached."""
         if self.answered:
+            self._turn.waits(time.monotonic() + HURRY_S)
             self._drop()
             return 0
         size = min(len(buffer), self._left)
         if not size:
             raise ConnectionAbortedError("the request is too long")
-        count = self._waiting(READ_S, lambda: self._connection.recv_into(buffer, size))
+        self._turn.waits(self._hurry_s)
+        try:
+            count = self._waiting(READ_S, lambda: self._connection.recv_into(buffer, size))
+        finally:
+            self._turn.works()
         self._left -= count
         return count
 
     def head_is_read(self) -> None:
         """Give the body its time."""
         self._end_s = self._begin_s + READ_S
+        self._hurry_s = time.monotonic() + SLOW_S
 
     def _waiting(self, pause_s: float, work: Any) -> int:
         left_s = self._end_s - time.monotonic()
@@ -91,8 +100,9 @@ class _Reading(io.RawIOBase):
 class _Writing(io.BufferedIOBase):
     """Sends an answer part by part: a socket's limit of time is one for all that is sent at once."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, turn: Turn) -> None:
         self._connection = connection
+        self._turn = turn
 
     def writable(self) -> bool:
         return True
@@ -101,7 +111,9 @@ class _Writing(io.BufferedIOBase):
         """Send all of it; raises TimeoutError if a part takes too long."""
         with memoryview(data).cast("B") as view:
             for begin in range(0, len(view), _PART_BYTES):
+                self._turn.waits(time.monotonic() + SLOW_S)
                 self._connection.sendall(view[begin : begin + _PART_BYTES])
+            self._turn.works()
             return len(view)
 
 
@@ -116,9 +128,11 @@ class Handler(WSGIRequestHandler):
         """Read and write through the limits."""
         super().setup()
         self.rfile.close()
-        self._reading = _Reading(self.connection)
+        turns = getattr(self.server, "turns", None)
+        turn = (turns and turns.of(self.connection)) or Turn(self.connection, "")
+        self._reading = _Reading(self.connection, turn)
         self.rfile = io.BufferedReader(self._reading)
-        self.wfile = _Writing(self.connection)
+        self.wfile = _Writing(self.connection, turn)
 
     def parse_request(self) -> bool:
         """Refuse an address that is none: werkzeug raises on it outside what it guards."""
@@ -156,36 +170,51 @@ class Server(ThreadedWSGIServer):
     """A thread a connection, and no more of them than `AT_ONCE`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._free = threading.BoundedSemaphore(AT_ONCE)
+        self.turns = Turns()
         self._refused = Refused()
         super().__init__(*args, **kwargs)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread; refuse at once if there are too many."""
-        if not self._free.acquire(blocking=False):
+        """Answer on a thread once there is room; refuse at once if too many wait for it."""
+        if not self.turns.come(request, client_address):
             self._refused.add(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._free.release()
-            raise
+        self._next()
+
+    def _next(self) -> None:
+        """Answer those in line as far as there is room, and have slow clients make room for the others."""
+        while (coming := self.turns.next()) is not None:
+            try:
+                super().process_request(*coming)
+            except BaseException:
+                self.turns.leave(coming[0])
+                self.shutdown_request(coming[0])
+                raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, then make room."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self.turns.leave(request)
+            self._next()
 
     def service_actions(self) -> None:
         """Look after refused connections, each time that the server looks for new ones."""
         super().service_actions()
+        for late in self.turns.hurry():
+            self._refused.add(late)
+        self._next()
         self._refused.sweep()
+
+    def serve_forever(self, poll_interval: float = POLL_S) -> None:
+        """Serve until `shutdown`, and look after those in line so often."""
+        super().serve_forever(min(poll_interval, POLL_S))
 
     def server_close(self) -> None:
         """Close refused connections too."""
         super().server_close()
+        for left in self.turns.close():
+            left.close()
         self._refused.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

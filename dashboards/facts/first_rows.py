@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.hung import KIND, hang_of
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
@@ -73,7 +74,11 @@ def worth_showing(report: Report) -> list[Row]:
     """Return the first rows without noise; see `is_noise`.
 
     The first one stands there in any case, and in place of the last one the finding with the largest toll.
+    A job that hangs shows the hang and other errors only.
     """
+    if hang_of(report) is not None:
+        errors = [row for row in rows(report.findings) if row.finding.severity == "error"]
+        return sorted(errors, key=lambda row: row.finding.kind != KIND)[:FINDINGS]
     every = rows(report.findings)
     largest = largest_toll(report.findings)
     first = every[:FINDINGS]

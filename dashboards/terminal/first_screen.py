@@ -10,16 +10,17 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
+from shardtoll.dashboards.facts import first_facts, hung, summary, together, under_bars
 from shardtoll.dashboards.facts.first_rows import Row, largest_toll, worth_showing
 from shardtoll.dashboards.facts.legend import legend
 from shardtoll.dashboards.terminal.coded import coded
+from shardtoll.dashboards.terminal.hang_screen import hang_lines
 from shardtoll.dashboards.terminal.lines import broken, cut, wrapped
 from shardtoll.dashboards.terminal.step_bars import ASCII, BLOCKS, steps
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.terminal.verbatim import Verbatim
 from shardtoll.dashboards.words.text import clean
-from shardtoll.ledger import Report
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
 LINES: Final = 24
@@ -28,6 +29,8 @@ LINES: Final = 24
 LEAST_VERDICT: Final = 2
 MOST_VERDICT: Final = 4
 """Lines that the verdict takes before the last finding: its end says what to do."""
+MOST_HANG: Final = 8
+"""The same of a job that hangs: there is little else to say."""
 _LEAST_PLACES: Final = (30, 14, 14)
 """Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
 where a file's name and its line have no room."""
@@ -57,31 +60,52 @@ class FirstScreen:
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(cut(Text(text, style="bold red"), width))
+        verdict = _verdict(report, console, width)
+        hang = hung.hang_of(report)
+        if hang is not None:
+            return [
+                *_bold(verdict[:MOST_HANG]),
+                *lines,
+                *self._of_hang(hang, verdict, len(lines), console, width),
+            ]
         lines += [Text(), *steps(report, console, width, ASCII if plain else BLOCKS)]
         lines += [*wrapped(under_bars.sentences(report), console, width), Text()]
-        verdict = _verdict(report, console, width)
-        end = self._end(width, len(report.findings))
+        end = self._end(width, self._left_out(len(report.findings)))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - _rows(end, width)
         bill, left_out = _bill(report, console, width, room)
-        end = self._end(width, left_out)
+        end = self._end(width, self._left_out(left_out))
         # A finding is worth more than an empty line.
         lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
         left = max(LINES - _rows(lines, width), LEAST_VERDICT)
         if len(verdict) > left:
             verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
-        return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
+        return [*_bold(verdict), *lines]
 
-    def _end(self, width: int, left_out: int) -> list[Text | Verbatim]:
-        """Return how to see the rest, with the number of findings that have no row.
+    def _of_hang(
+        self, hang: Finding, verdict: list[str], above: int, console: Console, width: int
+    ) -> list[Text | Verbatim]:
+        """Return what stands below the run's line of a job that hangs: no cost of its steps."""
+        costs = hung.costs(self.report)
+        # Without other findings there is only a page to point to.
+        end = self._end(width, costs, most=1)
+        room = LINES - min(len(verdict), MOST_HANG) - above - _rows(end, width) - 2
+        facts = hang_lines(self.report, hang, console, width, room)
+        return [Text(), *facts, *([Text(), *end] if end else [])]
+
+    @staticmethod
+    def _left_out(count: int) -> str | None:
+        return human.plural(count, "more finding") if count else None
+
+    def _end(self, width: int, rest: str | None, most: int | None = None) -> list[Text | Verbatim]:
+        """Return how to see the rest, of which `rest` says what it is; `most`: how many entries to show.
 
         A command that has no room after its words has a line of its own, which nothing breaks.
         """
-        more = human.plural(left_out, "more finding")
         lines: list[Text | Verbatim] = []
-        for each in self.more:
+        for each in self.more[:most]:
             words, command, also = (clean(part) for part in each)
-            words = more if left_out and words == "More" else words
+            words = rest if rest and words == "More" else words
             whole = f"{words}: {command} ({also})" if also else f"{words}: {command}"
             if cell_len(whole) <= width:
                 lines.append(Text(whole))
@@ -94,6 +118,10 @@ class FirstScreen:
 def _rows(lines: Sequence[Text | Verbatim], width: int) -> int:
     """Return how many rows of the terminal the lines take."""
     return sum(max(1, -(-cell_len(line.plain) // width)) for line in lines)
+
+
+def _bold(lines: Iterable[str]) -> list[Text]:
+    return [Text(line, style="bold", no_wrap=True) for line in lines]
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:

@@ -20,6 +20,7 @@ from shardtoll.ledger.records.flight import STATES, FlightCall, FlightGroup, Lif
 
 _INT_MOST: Final = 1 << 62
 _TEXT_MOST: Final = 400
+_FRAMES_MOST: Final = 32
 OTHER_VERSION_HINT: Final = "read it with the version of shardtoll that wrote it"
 
 
@@ -77,6 +78,8 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
         head = json.loads(data[layout.HEAD.size : layout.HEAD.size + length])
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its head is no JSON: {first_line(error)}") from error
+    if not isinstance(head, dict):
+        raise ValueError("its head is no JSON object")
     rank, epoch_ns = (_whole(head, name) for name in ("rank", "epoch_ns"))
     if rank is None or epoch_ns is None or rank < 0:
         raise ValueError("its head names no rank")
@@ -110,14 +113,18 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
         beat_every_ns=None if beat_s is None else int(beat_s * 1e9),
         hang_after_ns=None if limit_s is None else int(limit_s * 1e9),
         line=_text(where, "line"),
-        frames=tuple(str(frame)[:_TEXT_MOST] for frame in where.get("frames", ()) if isinstance(frame, str))[
-            :32
-        ],
+        frames=_frames(where),
         error=_text(where, "error"),
         stacks=str(stacks) if stacks is not None and stacks.exists() else None,
         run_id=_text(head, "run_id"),
         waits_block=head.get("waits_block") is not False,
     )
+
+
+def _frames(where: Mapping[str, Any]) -> tuple[str, ...]:
+    frames = where.get("frames")
+    listed = frames if isinstance(frames, list) else []
+    return tuple(frame[:_TEXT_MOST] for frame in listed if isinstance(frame, str))[:_FRAMES_MOST]
 
 
 def _newest_stack(data: bytes) -> Mapping[str, Any]:

@@ -120,10 +120,10 @@ class Report:
         """
         errors = [finding for finding in self.findings if finding.severity == "error"]
         if errors:
-            title = errors[0].title.rstrip(".")
+            hang = next((error for error in errors if error.kind == "hang"), None)
+            title = (hang or errors[0]).title.rstrip(".")
             text = f"{human.plural(len(errors), 'error')} to fix first: {title}."
-            hangs = any(error.kind == "hang" for error in errors)
-            return text if self.headline is None or hangs else f"{text} {self.headline}"
+            return text if self.headline is None or hang is not None else f"{text} {self.headline}"
         if self.headline is not None:
             return self.headline
         if not self.findings:

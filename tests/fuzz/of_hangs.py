@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from shardtoll.ledger.disk import flight_layout as layout
+from tests.fuzz.hostile_hangs import head_of, with_head, with_slot
 from tests.fuzz.mutate import deep, of_bytes, of_text, of_tree
 from tests.fuzz.seams import Attack
 
@@ -22,6 +24,15 @@ completed work: 4
 [rank2]: RuntimeError: [pair.cc:5] Timed out waiting 1800000ms for recv operation to complete
 [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms
 """
+
+
+_GROUP_ROOM: Final = layout.GROUP_BYTES - layout.GROUP_TEXT_AT
+_SLOTS: Final = (
+    (layout.TEXTS_AT, layout.TEXT_BYTES, 3),
+    (layout.GROUPS_AT + layout.GROUP_TEXT_AT, _GROUP_ROOM, 2),
+    (layout.STACKS_AT, layout.STACK_BYTES, 2),
+)
+"""Where texts lie, how long each may be, and how many are used."""
 
 
 def _entry(seq: int, **rest: Any) -> dict[str, Any]:
@@ -55,6 +66,24 @@ def _pickled(value: Any, protocol: int) -> bytes:
         return b"\x80\x02" + b"](" * 30_000
 
 
+def _damaged(data: bytes, chance: random.Random) -> bytes:
+    """Return a flight file with bytes changed anywhere, or with a text that says something else."""
+    if chance.random() < 0.5:
+        return of_bytes(data, chance, 40)
+    if chance.random() < 0.3:
+        return with_head(data, of_tree(head_of(data), chance))
+    begin, room, count = chance.choice(_SLOTS)
+    at = begin + chance.randrange(count) * (layout.GROUP_BYTES if room == _GROUP_ROOM else room)
+    said = layout.read_slot(data, at, room)
+    value = of_tree(said[1] if said is not None else {"frames": ["a"], "name": "0", "op": "send"}, chance)
+    number = chance.choice((None, 1, 2**62))
+    try:
+        return with_slot(data, at, room, value, number)
+    except (AssertionError, RecursionError):
+        # It does not fit.
+        return data
+
+
 def hangs() -> Attack:
     """Two ranks' files, one of them damaged, up to the verdict and what is written of it."""
     from shardtoll.analyzers.hang.diagnose import diagnose
@@ -65,7 +94,9 @@ def hangs() -> Attack:
     with tempfile.TemporaryDirectory() as made:
         for rank in range(2):
             write_flight(Path(made), rank, 3 + rank, hang_in=True, state=None).let_go()
-        flights = [path.read_bytes() for path in sorted(Path(made).glob("flight.*"))]
+        files = [path.read_bytes() for path in sorted(Path(made).glob("flight.*"))]
+        # Else the memory that a file was written from, which nobody damages, is read in its place.
+        flights = [with_head(data, {**head_of(data), "memory": None}) for data in files]
 
     def attack(chance: random.Random, folder: Path) -> None:
         for old in folder.glob("*rank*"):
@@ -75,7 +106,7 @@ def hangs() -> Attack:
         # A sound file beside a damaged one is read, and the other one is a note.
         for rank in range(2) if chance.random() < 0.5 else (damaged,):
             if way < 0.35:
-                data = of_bytes(flights[rank], chance, 40) if rank == damaged else flights[rank]
+                data = _damaged(flights[rank], chance) if rank == damaged else flights[rank]
                 (folder / f"flight.rank{rank:05d}.bin").write_bytes(data)
             elif way < 0.8:
                 dump: Any = of_tree(_dump(rank), chance) if rank == damaged else _dump(rank)

@@ -67,12 +67,16 @@ def hang(
 
 def _look(folder: Path, over: threading.Event) -> None:
     deadline = time.monotonic() + MOST_S
+    named: tuple[object, ...] | None = None
     while time.monotonic() < deadline:
         if over.wait(POLL_S):
             return
         flights, now_ns, _ = flights_of(folder / "run") if (folder / "run").is_dir() else ([], 0, [])
         answer = diagnose(flights, now_ns)
-        if len(flights) == dist.get_world_size() and answer.hang and _hangs_if_killed(flights, now_ns):
+        before, named = named, (answer.why, *(each.ranks for each in answer.findings))
+        # As ranks fail one after the other, a look between two of them sees the first one only.
+        settled = answer.hang and before == named and _hangs_if_killed(flights, now_ns)
+        if len(flights) == dist.get_world_size() and settled:
             (folder / "live.json").write_text(json.dumps(hang_to_json(answer)))
             # The last heartbeat of a killed rank is that much older than its end.
             time.sleep(max(each.beat_every_ns or 0 for each in flights) / 1e9)

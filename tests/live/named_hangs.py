@@ -26,4 +26,4 @@ def check_named(folder: Path, why: str, words: Sequence[str]) -> None:
     for verdict, reason in ((live["verdict"], live["why"]), (after.verdict, after.why)):
         assert reason == why, verdict
         for each in words:
-            assert each in verdict
+            assert each in verdict, f"{each} is missing: {verdict}"

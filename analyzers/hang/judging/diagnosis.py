@@ -25,6 +25,9 @@ class Diagnosis(Struct, frozen=True):
     cycle: tuple[int, ...] = ()
     differing: tuple[Difference, ...] = ()
     divergence: Divergence | None = None
+    """Where programs first differ, if that is why; None if something else is to blame."""
+    parted: Divergence | None = None
+    """Where programs first differ, whatever is to blame; None if nothing on record does."""
 
     @property
     def hang(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from shardtoll.analyzers.hang.judging.chains import all_ends, all_missing, cycle_of, in_collective
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.judging.ended import hung_before, is_settled
@@ -12,6 +14,7 @@ from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, wa
 from shardtoll.analyzers.hang.judging.new_groups import may_not_have_called, outside
 from shardtoll.analyzers.hang.judging.pairs import other_side_ended, unlike_pair
 from shardtoll.analyzers.hang.order.divergence import first_divergence
+from shardtoll.analyzers.hang.order.parted import parted
 from shardtoll.analyzers.hang.order.program_order import odd_ones
 from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
 from shardtoll.analyzers.hang.standing.job import SURE_AFTER_NS, Job
@@ -22,13 +25,19 @@ from shardtoll.ledger.records.flight import FlightCall
 
 
 def _long_enough(job: Job, rank: int, limit_ns: int) -> bool:
-    """Whether a rank has stood still for so long; one of which no times are known was dumped as it hung."""
+    """Whether a rank has stood still for so long; a rank without times was dumped as it hung."""
     for_ns = job.ranks[rank].for_ns
     return for_ns is None or for_ns >= limit_ns
 
 
 def judge(job: Job, limit_ns: int) -> Diagnosis:
     """Return what is known of the job: `limit_ns` is how long a rank that may still come is waited for."""
+    diagnosis = _judge(job, limit_ns)
+    differs = diagnosis.divergence or (parted(job) if diagnosis.hang else None)
+    return replace(diagnosis, parted=differs)
+
+
+def _judge(job: Job, limit_ns: int) -> Diagnosis:
     waits = waits_of(job, limit_ns)
     sure_ns = min(limit_ns, SURE_AFTER_NS)
     # Where the job is over, nothing that ranks were in went on.

@@ -1,4 +1,4 @@
-"""What steps and times say of a rank that is waited for: it went on without, or it came too late."""
+"""Steps and times of a rank that is waited for: it went on without, or it came too late."""
 
 from __future__ import annotations
 
@@ -85,6 +85,22 @@ def was_aborted(job: Job, rank: int) -> bool:
         for other in job.ranks
         if other != rank and _ended_after_ns(job, other) is not None
     )
+
+
+def late_for(job: Job, rank: int) -> tuple[tuple[int, ...], int] | None:
+    """Return the ranks that came to a collective only after a process had ended in a long wait there.
+
+    With them, how many ns after it the last of them came. None if there are none: that process may have been
+    ended because of them, or for itself.
+    """
+    call = job.ranks[rank].blocked_call if rank in job.ranks else None
+    if call is None or call.place is None or call.is_point_to_point or _ended_after_ns(job, rank) is None:
+        return None
+    key = job.key(rank, call.group)
+    wait = Wait(rank, call, key, call.place, ())
+    after = {other: came_after(job, wait, other) for other in sorted(job.at(key, call.place).keys() - {rank})}
+    known = {other: after_ns for other, after_ns in after.items() if after_ns is not None}
+    return (tuple(known), max(known.values())) if known else None
 
 
 def _ended_after_ns(job: Job, rank: int) -> int | None:

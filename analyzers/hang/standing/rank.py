@@ -125,10 +125,22 @@ class Rank(Struct):
             return self.flight.waited_ns
         if self.ended_in_wait:
             return None
-        since = self.flight.blocked_since_ns if self.flight.blocked is not None else self.flight.moved_ns
+        since = self.flight.blocked_since_ns if self.flight.blocked is not None else self._stood_since_ns
         if since is None or self.until_ns is None:
             return None
         return max(self.until_ns - since, 0)
+
+    @property
+    def _stood_since_ns(self) -> int | None:
+        """When a rank in no collective of its program moved last, by its last heartbeat if it has died since.
+
+        The end of one rank ends the others' waits, and may kill them before they note why.
+        """
+        flight = self.flight
+        moved_ns, stood_ns, beat_ns = flight.moved_ns, flight.stood_since_ns, flight.heartbeat_ns
+        if flight.life != "dead" or moved_ns is None or stood_ns is None or moved_ns <= (beat_ns or moved_ns):
+            return moved_ns
+        return stood_ns - (flight.beat_every_ns or 0)
 
     @property
     def waits_since_ns(self) -> int | None:

@@ -46,7 +46,8 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
         wait = _wait(job, rank, absent) or _unlike(job, rank, limit_ns, known)
         if wait is None:
             continue
-        if rank.waits or (seen and (job.over or job.ended)) or (wait.missing and _had_waited(rank, limit_ns)):
+        long = (seen or wait.missing) and _had_waited(rank, limit_ns)
+        if rank.waits or (seen and (job.over or job.ended)) or long:
             waits[number] = wait
     return waits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.judging.later_steps import came_late
+from shardtoll.analyzers.hang.judging.later_steps import came_after, came_late, late_for
 from shardtoll.analyzers.hang.verdict.fewer import fewer_than_others
 from shardtoll.analyzers.hang.verdict.sentence import both_sides, sentence
 from shardtoll.analyzers.hang.verdict.unlisted import source_of, suspects, unlisted
@@ -96,15 +96,20 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
         evidence.append(Evidence("ranks at fault", numbers(diagnosis.culprits)))
     if known:
         evidence.append(Evidence("longest wait", max(known), "ns"))
-    if divergence is not None:
-        evidence.append(Evidence(f"first divergence, rank {divergence.rank}", described(divergence.call)))
+    late = _late_ranks(diagnosis)
+    if late is not None:
+        evidence.append(Evidence("ranks that came late", numbers(late[0])))
+        evidence.append(Evidence("came later by", late[1], "ns"))
+    parted = diagnosis.parted
+    if parted is not None:
+        evidence.append(Evidence(f"first divergence, rank {parted.rank}", described(parted.call)))
         evidence.append(
-            Evidence(f"first divergence, {numbers(divergence.others)}", described(divergence.others_call))
+            Evidence(f"first divergence, {numbers(parted.others)}", described(parted.others_call))
         )
     sure: Confidence = "likely" if diagnosis.why in ("late", "unknown", "no file", "no peer") else "certain"
     if divergence is not None and not divergence.certain and diagnosis.why in ("skipped", "extra"):
         sure = "likely"
-    if died_too(diagnosis):
+    if died_too(diagnosis) or (late is not None and diagnosis.why == "dead"):
         sure = "likely"
     if diagnosis.why in ("mismatch", "order") and not any(
         rank.flight.waits_block for rank in diagnosis.job.ranks.values()
@@ -131,5 +136,20 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
         evidence=tuple(evidence),
         remedy=Remedy(_remedy(diagnosis), _CODES.get(diagnosis.why)),
         confidence=sure,
-        figures=(Figure("waited_ns", max(known), "ns"),) if known else (),
+        figures=(
+            *((Figure("waited_ns", max(known), "ns"),) if known else ()),
+            *((Figure("came_after_ns", late[1], "ns"),) if late is not None else ()),
+        ),
     )
+
+
+def _late_ranks(diagnosis: Diagnosis) -> tuple[tuple[int, ...], int] | None:
+    """Return the ranks that came to a collective after another had ended in it, and by how many ns."""
+    if diagnosis.why == "dead" and diagnosis.culprits:
+        return late_for(diagnosis.job, diagnosis.culprits[0])
+    first = first_wait(diagnosis)
+    if diagnosis.why != "late" or first is None or first.place is None:
+        return None
+    after = [came_after(diagnosis.job, first, rank) for rank in diagnosis.culprits]
+    known = [each for each in after if each is not None]
+    return (diagnosis.culprits, max(known)) if known and len(known) == len(after) else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.judging.later_steps import came_after, was_aborted
+from shardtoll.analyzers.hang.judging.later_steps import came_after, late_for, was_aborted
 from shardtoll.analyzers.hang.judging.new_groups import may_not_have_called, outside
 from shardtoll.analyzers.hang.standing.rank import Rank
 from shardtoll.analyzers.hang.verdict import disagreeing, no_hang
@@ -184,6 +184,10 @@ def _dead(diagnosis: Diagnosis) -> str:
     )  # fmt: skip
     others = died_too(diagnosis)
     too = f"; {numbers(others)} died too, and which died first is unknown" if others else ""
+    late = late_for(diagnosis.job, culprits[0])
+    if late is not None:
+        waited = human.duration(late[1])
+        too += f"; {numbers(late[0])} came there {waited} after it, and that wait may be why it ended"
     return f"{capital(numbers(culprits))} died{step}{_silence(diagnosis)}, {seen}; {waiters(diagnosis)}{too}."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
+from shardtoll.dashboards.facts import first_facts, hung, summary, together, under_bars
 from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import Row, worth_showing
@@ -13,13 +13,14 @@ from shardtoll.dashboards.facts.legend import legend
 from shardtoll.dashboards.facts.legend import words as words_meaning
 from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.words.text import clean, clip
-from shardtoll.ledger import Report
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
 CLASSES: Final = ("compute", "waiting", "moving", "comm", "copies", "idle", "unknown")
 """Style of each of `DRAWN`, in page.css."""
 _PLACE: Final = 120
 _CLAUSE: Final = 200
+_FACT: Final = 900
 
 
 def first_screen(report: Report) -> str:
@@ -29,7 +30,21 @@ def first_screen(report: Report) -> str:
     if missing:
         words = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
         lines.append(f'<p class="fault">{escape(words)}</p>')
+    hang = hung.hang_of(report)
+    if hang is not None:
+        return "\n".join([*lines, _hang(report, hang), _findings(report)])
     return "\n".join([*lines, _steps(report), _findings(report)])
+
+
+def _hang(report: Report, hang: Finding) -> str:
+    """Return what ranks wait for, and where the rest is: what steps cost does not matter now."""
+    facts = "".join(
+        f"<dt>{_safe(label)}</dt><dd>{coded_html(_safe(clip(words, _FACT)))}</dd>"
+        for label, words in hung.told(hang)
+    )
+    costs = hung.costs(report)
+    below = f'<p class="note">{escape(costs)}: <a href="#bill">the bill below</a>.</p>' if costs else ""
+    return f'<dl class="facts hang">{facts}</dl>{below}'
 
 
 def _safe(text: str) -> str:

@@ -15,6 +15,7 @@ from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.volume import OPS
 from shardtoll.profiler.traces.collectives.patterns import compiled
+from shardtoll.profiler.traces.collectives.timed_pattern import TimedPattern, timed
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
@@ -43,13 +44,16 @@ _LONGEST: Final = 2000
 class KernelTable(Struct):
     """Patterns in order; each distinct name is looked up once."""
 
-    entries: tuple[tuple[re.Pattern[str], Kind], ...]
+    entries: tuple[tuple[re.Pattern[str] | TimedPattern, Kind], ...]
     digest: str
     """Changes with the table: results made with another table are not reused."""
     _known: dict[str, Kind] = field(default_factory=dict)
 
     def classify(self, name: str) -> Kind:
-        """Return what the kernel of that name is: the first entry that matches, else compute."""
+        """Return what the kernel of that name is: the first entry that matches, else compute.
+
+        Raises UsageError if a pattern of the user's own takes too long.
+        """
         kind = self._known.get(name)
         if kind is None:
             start = name[:_LONGEST]
@@ -63,16 +67,26 @@ def load_table(extra: Path | None = None) -> KernelTable:
     texts = [
         files("shardtoll.profiler.traces.collectives").joinpath("kernels.toml").read_text(encoding="utf-8")
     ]
-    entries = _entries(texts[0], "kernels.toml")
+    entries: list[tuple[re.Pattern[str] | TimedPattern, Kind]] = [*_entries(texts[0], "kernels.toml")]
     if extra is not None:
         try:
             texts.append(read_text(extra, _MOST_BYTES))
         except OSError as error:
             hint = "name a TOML file of kernel names with --kernels"
             raise UsageError(f"{extra} cannot be read ({why_unread(error)})", hint) from None
-        entries = [*_entries(texts[1], str(extra)), *entries]
+        entries = [*_timed(_entries(texts[1], str(extra)), str(extra)), *entries]
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     return KernelTable(tuple(entries), digest)
+
+
+def _timed(
+    entries: Iterable[tuple[re.Pattern[str], Kind]], where: str
+) -> list[tuple[re.Pattern[str] | TimedPattern, Kind]]:
+    """Return the entries of a user with a budget of time for those that may be slow."""
+    return [
+        (timed(pattern, f"kernel table {where}, entry {nth}"), kind)
+        for nth, (pattern, kind) in enumerate(entries, 1)
+    ]
 
 
 def _entries(text: str, where: str) -> list[tuple[re.Pattern[str], Kind]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,8 @@ from shardtoll.profiler.traces.rank.split import COMM
 WAIT: Final = re.compile(r"StreamWait(Event|Value)")
 NEAR_NS: Final = 20_000
 """Work that begins within this after something ended may have waited for it."""
+MOST_STREAMS: Final = 256
+"""Other streams that one wait may be for; of more, those that were last launched on."""
 _SLACK_NS: Final = 1_000
 """Old traces cut times to whole microseconds."""
 _TRUSTED: Final = 0.02
@@ -47,8 +50,9 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
     called, number = when.tolist(), seen.tolist()
     comm = (facts.layer[seen] == COMM).tolist()
     work: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # calls, places
+    recent: dict[int, None] = {}  # streams, the one that was last launched on at the end
     since: dict[int, int] = {}
-    taken: set[int] = set()
+    taken: dict[int, int] = {}
     candidates: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     for place in order.tolist():
         here, at_ns = stream[place], called[place]
@@ -58,14 +62,17 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
             # NCCL lets its stream wait for the one that it was called on: the wait before its launch is its
             # own, and stands for no other work. It waits whether that call is on record or not.
             if call is not None:
-                taken.add(call)
+                taken[call] = call - 1
             wait_ns = at_ns
         if wait_ns is not None:
-            for other, (calls_ns, places) in work.items():
+            for other in work if len(work) <= MOST_STREAMS else islice(reversed(recent), MOST_STREAMS):
+                calls_ns, places = work[other]
                 nth = bisect_right(calls_ns, wait_ns) - 1
                 if other != here and nth >= 0:
                     candidates[here, other].append((place, places[nth], at_ns))
         since[here] = at_ns
+        recent.pop(here, None)
+        recent[here] = None
         work[here][0].append(at_ns)
         work[here][1].append(place)
     free = _free_ns(device.start_ns[seen], device.end_ns[seen], device.stream[seen]).tolist()
@@ -88,21 +95,31 @@ def _wait_calls(facts: Facts) -> list[int]:
     return sorted(calls.start_ns[rows].tolist())
 
 
-def _last_call(times: list[int], taken: set[int], since: int, until: int) -> int | None:
-    """Return the place of the last of the ordered times between the two that is not taken; None for none."""
+def _last_call(times: list[int], taken: dict[int, int], since: int, until: int) -> int | None:
+    """Return the place of the last of the ordered times between the two that is not taken; None for none.
+
+    `taken`: an earlier place for each that is taken, with none between that is not.
+    """
     place = bisect_left(times, until) - 1
-    while place >= 0 and times[place] > since:
-        if place not in taken:
-            return place
-        place -= 1
-    return None
+    passed = []
+    while place in taken:
+        passed.append(place)
+        place = taken[place]
+    # Who comes this way again takes one step.
+    taken.update(dict.fromkeys(passed, place))
+    return place if place >= 0 and times[place] > since else None
 
 
 def _free_ns(start: I64, end: I64, stream: npt.NDArray[np.integer]) -> I64:
     """Return for each work when its stream had done all before it."""
     made = np.full(len(start), -(2**62), dtype=np.int64)
-    order = np.lexsort((end, start))
-    for one in np.unique(stream).tolist():
-        mine = order[stream[order] == one]
-        made[mine[1:]] = np.maximum.accumulate(end[mine])[:-1]
+    order = np.lexsort((end, start, stream))
+    ends, place = np.unique(end[order], return_inverse=True)
+    here = stream[order]
+    begins = np.append(True, here[1:] != here[:-1])
+    # The latest end so far of each stream, of all streams at once: those of a later stream count more.
+    above = (np.cumsum(begins) - 1) * len(ends)
+    latest = ends[np.maximum.accumulate(above + place) - above]
+    follows = np.flatnonzero(~begins)
+    made[order[follows]] = latest[follows - 1]
     return made

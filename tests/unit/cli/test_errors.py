@@ -148,16 +148,26 @@ def test_a_pipe_in_the_place_of_a_runs_file_is_not_waited_for(told, run_folder: 
     assert told(run_folder).startswith(f"{about} is damaged (not a regular file): ")
 
 
-def test_a_folder_with_a_run_in_it_names_the_run(told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_several_runs_names_them_first(told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As `shardtoll demo` leaves one for each attempt; by short names, as errors are cut."""
     monkeypatch.chdir(tmp_path)
-    Path("d/one").mkdir(parents=True)
-    Path("d/one/report.json").write_text(sample_reports.empty().to_json())
     write_run(Path("d/one/run"))
-    wrong = "d/one/report.json is JSON without traceEvents, so no trace"
-    assert told("d/one") == f"{wrong}: name the run in d/one, as d/one/run"
     write_run(Path("d/two/run"))
-    assert told("d") == f"{wrong}: name one of the 2 runs in d, as d/one/run"
+    assert told("d") == "d holds 2 runs: name one of them, as d/one/run"
+    Path("d/calibration.json").write_text("{}")
+    assert told("d") == (
+        "d holds 2 runs: name one of them, as d/one/run: no trace there can be read "
+        "(d/calibration.json is JSON without traceEvents, so no trace)"
+    )
+
+
+def test_the_only_run_in_a_folder_is_reported(shardtoll, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("d/one/run"))
+    alone = shardtoll("report", "d/one", "--json")
+    assert (alone.code, alone.out) == (0, shardtoll("report", "d/one/run", "--json").out)
+    Path("d/one/report.json").write_text(sample_reports.empty().to_json())
+    assert shardtoll("report", "d/one", "--json").out == alone.out
 
 
 def test_a_glob_that_matches_nothing(told, tmp_path: Path):

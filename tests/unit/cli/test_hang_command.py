@@ -52,12 +52,29 @@ def test_folders_of_several_nodes_are_one_job(shardtoll, tmp_path: Path):
     assert [each["rank"] for each in json.loads(ran.out)["ranks"]] == [0, 1]
 
 
-def test_a_folder_of_run_folders_names_them(shardtoll, tmp_path: Path):
+def test_a_folder_of_one_jobs_folders_is_that_job(shardtoll, tmp_path: Path):
     for rank in range(2):
-        write_flight(tmp_path / f"node{rank}", rank)
-    ran = shardtoll("hang", tmp_path)
+        write_flight(tmp_path / "all" / f"node{rank}" / "run", rank)
+    (tmp_path / "all" / "calibration.log").write_text("no time-out here\n")
+    ran = shardtoll("hang", tmp_path / "all", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    told = json.loads(ran.out)
+    assert [each["rank"] for each in told["ranks"]] == [0, 1]
+    assert told["notes"] == []
+
+
+def test_a_folder_of_several_jobs_names_their_folders_first(shardtoll, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        # Rank 0 of two runs.
+        write_flight(Path("demo", name, "run"), 0)
+    Path("demo", "calibration.log").write_text("no time-out here\n")
+    ran = shardtoll("hang", "demo")
     assert ran.code == 2
-    assert ran.err.rstrip().endswith(f": name run folders: {tmp_path / 'node0'} {tmp_path / 'node1'}")
+    assert ran.err == (
+        "shardtoll: demo holds 2 run folders of several jobs: "
+        "name those of one job: demo/one/run demo/two/run\n"
+    )
 
 
 def test_a_damaged_file_is_a_note(shardtoll, tmp_path: Path):

@@ -64,6 +64,20 @@ def test_a_rank_is_not_blamed_for_an_end_that_came_of_others_waiting_in_new_grou
     assert told.verdict.startswith("Rank 1 has not called new_group, in which ranks 0 and 2 have been")
 
 
+def test_a_move_after_the_last_heartbeat_of_a_killed_rank_ends_no_wait():
+    """The first rank that a launcher ends closes connections; the others are killed as they notice it."""
+    waits = stood(0, BROADCAST, 2, moved_ns=END + SECOND // 100)
+    others = [stood(rank, BACKWARD) for rank in (1, 2)]
+    told = answer(waits, *others, after_s=3)
+    assert (told.hang, told.why) == (True, "late"), told.verdict
+    assert told.verdict.startswith("Ranks 1 and 2 have not arrived")
+    assert "rank 0 waits for 7.00 s" in told.verdict
+    others = [replace(each, moved_ns=END + SECOND // 100) for each in others]
+    assert answer(waits, *others, after_s=3).why == "late"
+    # One that moved before its last heartbeat had gone on.
+    assert not answer(replace(waits, moved_ns=END - SECOND // 100), *others, after_s=3).hang
+
+
 def makes_alone(*elsewhere: tuple[str, ...]) -> HangAnswer:
     """Return the answer for rank 0 in `new_group`, and others that wait for it with these frames."""
     maker = stood(0, MAKES, life="alive", heartbeat_ns=NOW)

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shardtoll.dashboards.app import connections
+from shardtoll.dashboards.app import connections, turns
 from shardtoll.dashboards.app.security import BODY_MOST, Guard
 from shardtoll.dashboards.app.server import listen, serving
 
 UPDATE = "/_dash-update-component"
 READ: list[int] = []
+DONE = threading.Event()
+"""Set unless answers shall take long."""
+DONE.set()
 LONG_FOR = "7"
 """Length of a body that gets a long answer."""
 LONG = 20_000_000
@@ -24,7 +27,9 @@ LONG = 20_000_000
 
 def inner(environ, start):
     """Read the whole body, as Dash does, and note how long it was."""
-    READ.append(len(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))))
+    length = len(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+    READ.append(length)
+    DONE.wait(20)
     said = bytes(LONG) if environ.get("CONTENT_LENGTH") == LONG_FOR else b"inside"
     start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(said)))])
     return [said]
@@ -49,6 +54,9 @@ def connect() -> Iterator[Callable[[], socket.socket]]:
             one.close()
         server.shutdown()
         thread.join()
+        for left in threading.enumerate():
+            if "process_request_thread" in left.name:
+                left.join(10)
 
 
 def answer(client: socket.socket) -> bytes:
@@ -86,37 +94,99 @@ def sent_until_closed(client: socket.socket, part: bytes, most: int) -> int:
     return most
 
 
-def test_more_connections_than_are_answered_at_once_are_refused(connect, monkeypatch):
-    assert connections.AT_ONCE == 64
-    waiting = [connect() for _ in range(connections.AT_ONCE)]
-    for _ in range(5):
+@pytest.fixture
+def busy(monkeypatch) -> Iterator[threading.Event]:
+    """Answers that are made only once the event is set."""
+    done = threading.Event()
+    monkeypatch.setitem(globals(), "DONE", done)
+    yield done
+    done.set()
+
+
+def test_more_connections_than_are_answered_at_once_are_refused(connect, busy, monkeypatch):
+    monkeypatch.setattr(turns, "IN_LINE_S", 0.2)
+    assert turns.AT_ONCE == 64
+    working = [connect() for _ in range(turns.AT_ONCE)]
+    for one in working:
+        one.sendall(asks())
+    for _ in range(200):
+        if len(READ) == turns.AT_ONCE:
+            break
+        time.sleep(0.02)
+    for _ in range(3):
         # As a browser: the request is sent at once, whether it will be answered or not.
         client = connect()
         client.sendall(asks())
         said = answer(client)
         assert said.startswith(b"HTTP/1.1 503 ")
         assert said.endswith(b"\r\n\r\nToo many connections. Ask again.\r\n")
-    assert READ == []
-    for one in waiting:
-        one.close()
-    # The threads notice it one after the other.
-    for _ in range(200):
-        client = connect()
+    assert len(READ) == turns.AT_ONCE
+    busy.set()
+    # None that the server worked for was ended for another one.
+    assert all(b"inside" in answer(one) for one in working)
+    client = connect()
+    client.sendall(asks())
+    assert b"inside" in answer(client)
+
+
+def fetch(connect) -> float:
+    """Return the seconds that an honest client waits for its answer; inf if it is refused or cut off."""
+    begin = time.monotonic()
+    client = connect()
+    try:
         client.sendall(asks())
-        try:
-            said = answer(client)
-        except ConnectionResetError:
-            said = b""
-        if b"inside" in said:
-            return
-        time.sleep(0.05)
-    pytest.fail("no room again")
+        return time.monotonic() - begin if b"inside" in answer(client) else float("inf")
+    except OSError:
+        return float("inf")
+
+
+ATTACKS = {
+    "idle": b"",
+    "begun": b"GET / HTTP/1.1\r\nX: ",
+    "body": asks("POST", UPDATE, 100_000),
+    "after": asks() + b"x" * 10,
+    "unread": asks("POST", UPDATE, int(LONG_FOR)) + b"x" * int(LONG_FOR),
+}
+"""What clients that fill the server send, and then nothing more; they read nothing."""
+
+
+@pytest.mark.parametrize("sent", ATTACKS.values(), ids=ATTACKS)
+def test_a_browser_is_answered_while_others_fill_the_server(connect, monkeypatch, sent: bytes):
+    """So many clients as there are places connect again as soon as they are closed."""
+    monkeypatch.setattr(turns, "SLOW_S", 0.3)
+    monkeypatch.setattr(connections, "SLOW_S", 0.3)
+    over = threading.Event()
+
+    def fills() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), connect() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                client.sendall(sent)
+                client.settimeout(0.1)
+                end = time.monotonic() + 5
+                while not over.is_set() and time.monotonic() < end:
+                    # Closed? One byte a time: most of an answer stays unread.
+                    with contextlib.suppress(TimeoutError):
+                        if not client.recv(1):
+                            break
+
+    threads = [threading.Thread(target=fills) for _ in range(turns.AT_ONCE)]
+    for each in threads:
+        each.start()
+    try:
+        time.sleep(0.5)
+        waited = [fetch(connect) for _ in range(5)]
+    finally:
+        over.set()
+        for each in threads:
+            each.join()
+    assert sorted(waited)[3] < 2.0, waited
 
 
 def test_connections_without_a_request_make_room_after_the_time_of_a_head(connect, monkeypatch):
     assert connections.HEAD_S == 5
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
-    idle = [connect() for _ in range(connections.AT_ONCE)]
+    idle = [connect() for _ in range(turns.AT_ONCE)]
     # The server closes each; the clients keep them open.
     assert {answer(one) for one in idle} == {b""}
     for _ in range(200):

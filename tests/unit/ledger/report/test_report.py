@@ -101,12 +101,12 @@ def test_the_verdict_names_errors_then_the_headline_then_the_first_finding(make,
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_the_verdict_of_a_job_that_hangs_has_no_headline_whatever_error_comes_first(make, report, others):
+def test_the_verdict_of_a_job_that_hangs_is_the_hang_whatever_error_comes_first(make, report, others):
     hang = make.finding(kind="hang", severity="error", title="rank 1 died.", toll_ns=None, saving_ns=None)
     before = [make.finding(kind="non-finite", severity="error", title="gradients are NaN.")] * others
     hung = replace(report, findings=(hang, *before), headline="Rank 7 is late, not the network.")
     assert [finding.kind for finding in hung.findings] == ["non-finite"] * others + ["hang"]
-    said = ["1 error to fix first: rank 1 died.", "2 errors to fix first: gradients are NaN."]
+    said = ["1 error to fix first: rank 1 died.", "2 errors to fix first: rank 1 died."]
     assert hung.verdict == said[others]
 
 
