@@ -28,7 +28,8 @@ from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shims.shim import Shim
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
-from shardtoll.profiler.live.session.session import Session, audit
+from shardtoll.profiler.live.session.schedule import SURVEY_EVERY, Schedule
+from shardtoll.profiler.live.session.session import GATHER_LIMIT_S, Session
 from shardtoll.profiler.live.times.patches import Patches, patched
 
 
@@ -209,7 +210,9 @@ class DryRun:
 
     def _begin_step(self, number: int) -> None:
         if self._session is None:
-            self._session = audit(None, level="survey")
+            # Not by `audit()`, which is the program's own and idle here.
+            schedule = Schedule("survey", SURVEY_EVERY)
+            self._session = Session(None, None, GATHER_LIMIT_S, 0, schedule)
             self._session.open()
             if self._model is not None:
                 self._session.capture.name_model(self._model)
