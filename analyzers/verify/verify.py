@@ -37,7 +37,7 @@ EXACT: Final = 0.99
 TIMED: Final = 0.75
 """The same of times, which vary from run to run."""
 MOST_NOISE: Final = 0.5
-"""Part of a toll up to which the noise of the two runs can tell that nothing but noise is left of it."""
+"""Largest noise of the two runs, as a part of a toll, at which a smaller rest of it counts as noise."""
 
 
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:

@@ -75,7 +75,7 @@ class FirstScreen:
     def _end(self, width: int, left_out: int) -> list[Text | Verbatim]:
         """Return how to see the rest, with the number of findings that have no row.
 
-        A command that has no room beside its words has a line of its own, which nothing breaks.
+        A command that is too long to follow its words has a line of its own, which is never broken.
         """
         more = human.plural(left_out, "more finding")
         lines: list[Text | Verbatim] = []

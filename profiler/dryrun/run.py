@@ -24,6 +24,7 @@ from shardtoll.profiler.dryrun.device.storages import Held, Storages
 from shardtoll.profiler.dryrun.device.timeline import Timeline
 from shardtoll.profiler.dryrun.device.values import Values
 from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.idle import IdleSession
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shims.shim import Shim
 from shardtoll.profiler.live.capture.mode import DRY
@@ -93,6 +94,7 @@ class DryRun:
             self.shim.install()
             self._connect()
             DRY.tensors_are_fake = True
+            DRY.idle_session = IdleSession
             undo.callback(_no_longer_dry)
             undo.callback(register_optimizer_step_pre_hook(self._stepping).remove)
             undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
@@ -342,6 +344,7 @@ _ONLY_FIRST: Final = (
 
 def _no_longer_dry() -> None:
     DRY.tensors_are_fake = False
+    DRY.idle_session = None
 
 
 def _forget_plans() -> None:

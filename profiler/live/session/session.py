@@ -117,10 +117,9 @@ def audit(
         )
     if hang_after_s is not None and not 0 < hang_after_s < math.inf:
         raise UsageError(f"hang_after_s is {hang_after_s}", "give seconds above 0, or None for no stacks")
-    if DRY.tensors_are_fake:
-        from shardtoll.profiler.live.session.idle import IdleSession
-
-        return IdleSession(level, survey_every)
+    if DRY.idle_session is not None:
+        idle: Session = DRY.idle_session()
+        return idle
     steps = trace_steps if trace else 0
     schedule = Schedule(level, survey_every)
     wanted = Checks.wanted(checks, check_every, model)

@@ -10,7 +10,7 @@ from types import TracebackType
 from torch import nn
 
 from shardtoll.ledger import Report
-from shardtoll.profiler.live.session.schedule import Level, Schedule
+from shardtoll.profiler.live.session.schedule import SURVEY_EVERY, Schedule
 from shardtoll.profiler.live.session.session import GATHER_LIMIT_S, Session
 
 log = logging.getLogger("shardtoll")
@@ -19,8 +19,8 @@ log = logging.getLogger("shardtoll")
 class IdleSession(Session):
     """Opens, steps and closes like a session; no folder is written and no report made."""
 
-    def __init__(self, level: Level, survey_every: int) -> None:
-        super().__init__(None, None, GATHER_LIMIT_S, 0, Schedule(level, survey_every))
+    def __init__(self) -> None:
+        super().__init__(None, None, GATHER_LIMIT_S, 0, Schedule("watch", SURVEY_EVERY))
 
     def __enter__(self) -> Session:
         log.info("shardtoll: audit() records nothing in a dry run, which records the steps itself")
