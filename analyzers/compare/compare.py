@@ -51,7 +51,7 @@ FIRM: Final = (
     "wide-dtype",
     "duplicated-data",
 )
-"""Kinds beside those of correctness that rest on what was done: times only say how dear it is."""
+"""Kinds that rest on what was done, next to those of correctness: times only say how expensive it is."""
 
 
 class Options(Struct, frozen=True):
@@ -153,7 +153,7 @@ def _step_judges(
 ) -> list[Judge]:
     """Add rows for the step and its parts, and return what judges them."""
     all_told = all(each.told for each in series)
-    # Of a watched step only collectives are known, and so of a surveyed one beside it.
+    # Only collectives of a watched step are known: a surveyed one next to it is read like it.
     is_part = chosen.level == "watched" or not chosen.alike
     names = (*PARTS[:-1], ALL_ELSE if all_told else UNTOLD) if is_part else PARTS
     judges = [rows.timed("step", *rows.guide, floor.of(*rows.guide))]

@@ -11,6 +11,7 @@ from shardtoll.analyzers.compare.compare_ranks import rank_words
 from shardtoll.analyzers.two_runs.pair import SLOWEST
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, UNTOLD, StepSeries
 from shardtoll.ledger.answers.comparison import (
+    LEAST_EXPLAINED,
     Batch,
     Change,
     Comparison,
@@ -62,6 +63,14 @@ def machine_words(comparison: Comparison) -> str:
     return f"; but the same operators took {state.factor:.3g} times as long, {how}"
 
 
+def _first_rank(comparison: Comparison, change: Change) -> Change | None:
+    """Return the rank whose own time explains half of a change or more; None if none does."""
+    most = max(comparison.ranks, key=lambda rank: abs(rank.difference or 0.0), default=None)
+    if most is None or not most.difference or not change.changed or not change.difference:
+        return None
+    return most if most.difference / change.difference >= LEAST_EXPLAINED else None
+
+
 def _led(comparison: Comparison, change: Change) -> str:
     """Return which finding explains most of a change, to go on a sentence; empty if none does."""
     finding = leading(comparison, change.difference)
@@ -89,10 +98,15 @@ def _changed(comparison: Comparison) -> str:
     change = slowest if slowest is not None and slowest.changed and not step.changed else step
     lead = leading(comparison, change.difference) if change.changed else None
     causes = [cause.text for cause in comparison.causes[:NAMED]]
-    named = "; ".join(causes if lead is None else [finding_words(lead), *causes])
+    first = _first_rank(comparison, change)
+    leads = [
+        *([] if first is None else [rank_words(first)]),
+        *([] if lead is None else [finding_words(lead)]),
+    ]
+    named = "; ".join([*leads, *causes])
     more = len(comparison.causes) - NAMED
     named += f"; and {more} more" if more > 0 else ""
-    alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED])
+    alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED] if rank is not first)
     if not step.changed:
         if step.low is None or step.high is None:
             time = "its step's time is within noise"
@@ -104,8 +118,8 @@ def _changed(comparison: Comparison) -> str:
     text = f"a step takes {_by(step)}"
     assert step.difference is not None, "a change is known"
     if comparison.unexplained_ns is None or not comparison.causes:
-        if lead is not None:
-            return f"{text}: {finding_words(lead)}{alone}"
+        if leads:
+            return f"{text}: {'; '.join(leads)}{alone}"
         return f"{text}; no cause on record accounts for it{alone}"
     # What sums leave of the last digits is nothing.
     left = round(100 * comparison.unexplained_ns / step.difference, 3) + 0.0

@@ -52,7 +52,7 @@ def numbered(report: Report) -> list[Numbered]:
 
 
 def both_bills(before: Report, after: Report) -> list[tuple[Numbered | None, Numbered | None]]:
-    """Return each finding of two bills once, before and after; None where a bill does not have it.
+    """Return each finding of two bills once, before and after; None if a bill does not have it.
 
     In the order of the bill before; those that only the bill after has come last, in its order.
     """

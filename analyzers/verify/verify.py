@@ -36,6 +36,8 @@ EXACT: Final = 0.99
 """Bytes, counts and FLOPs below this part of what they were are fewer."""
 TIMED: Final = 0.75
 """The same of times, which vary from run to run."""
+MOST_NOISE: Final = 0.5
+"""Largest noise of the two runs, as a part of a toll, at which a smaller rest of it counts as noise."""
 
 
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
@@ -122,7 +124,8 @@ def _left(quantity: Quantity, left: Finding, noise_ns: float | None) -> tuple[Ve
     limit = TIMED if quantity.unit == "ns" else EXACT
     was, now = (_words(value, quantity) for value in (quantity.before, quantity.after))
     shrank = quantity.before > 0 and quantity.after < limit * quantity.before
-    if shrank and quantity.unit == "ns" and noise_ns and quantity.after <= noise_ns < quantity.before:
+    telling = quantity.unit == "ns" and noise_ns is not None and noise_ns <= MOST_NOISE * quantity.before
+    if shrank and telling and noise_ns is not None and quantity.after <= noise_ns:
         return "gone", f"{now} of {was} are left, within the noise of the two runs ({duration(noise_ns)})"
     if shrank:
         return (

@@ -1,4 +1,4 @@
-"""Several reports of the same task beside each other: what each got right, and what it paid."""
+"""Several reports of the same task next to each other: what each got right, and what it paid."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _collectives(report: Report) -> str:
 
 
 def _duplicated(report: Report) -> int | None:
-    """Return what it costs to compute more than once; None where operators have no durations."""
+    """Return what it costs to compute more than once; None if operators have no durations."""
     tolls = [finding.toll_ns for finding in _repeated(report)]
     priced = [toll for toll in tolls if toll is not None]
     return sum(priced) if len(priced) == len(tolls) else None
@@ -177,7 +177,7 @@ def bill_lines(attempt: Attempt) -> list[str]:
     ][:FINDINGS_SHOWN]
     lines = []
     for number, finding in findings:
-        # An error has no price: nothing is said of one it does not have.
+        # An error has no price to show.
         toll = "" if finding.toll_ns is None else f", {human.duration(finding.toll_ns)} per step"
         lines.append(f"{number}. {finding.kind}{toll}: {clip(finding.where.label(), 80)}")
     left_out = len(attempt.report.findings) - len(findings)

@@ -24,7 +24,7 @@ LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
 _BETWEEN: Final = "outside the model"
 _BEYOND: Final = {"hidden": "overlapped", "left out": "removed"}
-"""How a saving can be more than toll less floor: the transfer overlaps compute, or there is none."""
+"""How a saving can be more than toll less floor: the transfer overlaps compute, or is removed."""
 
 
 class Bar(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Bar(Struct, frozen=True):
 def bars(report: Report) -> list[Bar]:
     """Return the ranks that stand out, by rank, and the mean of all others; empty if no step finished.
 
-    Each rank beside a mean has a word for why it stands there. A few ranks are all shown.
+    Each rank next to a mean has a word for why it stands there. A few ranks are all shown.
     """
     times = step_times.rank_times(report)
     late = tuple(dict.fromkeys((*waited_for(report), *slow_stages(report))))

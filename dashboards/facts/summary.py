@@ -30,9 +30,9 @@ def surveyed_count(report: Report) -> int:
 
 
 def levels(report: Report) -> str | None:
-    """Return `100 steps: 3 surveyed (0, 2, 52), 97 watched`; None where every step was surveyed.
+    """Return `100 steps: 3 surveyed (0, 2, 52), 97 watched`; None if every step was surveyed.
 
-    None too for a trace without a device timeline, of which none could be.
+    None too for a trace without a device timeline: no step could be surveyed.
 
     Many surveyed steps are counted and not named.
     """

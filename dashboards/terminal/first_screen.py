@@ -100,7 +100,7 @@ class FirstScreen:
     def _end(self, width: int, rest: str | None, most: int | None = None) -> list[Text | Verbatim]:
         """Return how to see the rest, of which `rest` says what it is; `most`: how many entries to show.
 
-        A command that has no room after its words has a line of its own, which nothing breaks.
+        A command that is too long to follow its words has a line of its own, which is never broken.
         """
         lines: list[Text | Verbatim] = []
         for each in self.more[:most]:

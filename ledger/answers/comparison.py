@@ -167,7 +167,7 @@ class FindingChange:
 
     @property
     def difference_ns(self) -> int:
-        """How much more it costs after; 0 where it has no price."""
+        """How much more it costs after; 0 without a price."""
         before, after = (toll or 0 for toll in self.toll_ns)
         return after - before
 

@@ -24,11 +24,13 @@ from shardtoll.profiler.dryrun.device.storages import Held, Storages
 from shardtoll.profiler.dryrun.device.timeline import Timeline
 from shardtoll.profiler.dryrun.device.values import Values
 from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.idle import IdleSession
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shims.shim import Shim
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
-from shardtoll.profiler.live.session.session import Session, audit
+from shardtoll.profiler.live.session.schedule import SURVEY_EVERY, Schedule
+from shardtoll.profiler.live.session.session import GATHER_LIMIT_S, Session
 from shardtoll.profiler.live.times.patches import Patches, patched
 
 
@@ -92,6 +94,7 @@ class DryRun:
             self.shim.install()
             self._connect()
             DRY.tensors_are_fake = True
+            DRY.idle_session = IdleSession
             undo.callback(_no_longer_dry)
             undo.callback(register_optimizer_step_pre_hook(self._stepping).remove)
             undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
@@ -209,7 +212,9 @@ class DryRun:
 
     def _begin_step(self, number: int) -> None:
         if self._session is None:
-            self._session = audit(None, level="survey")
+            # Not by `audit()`, which is the program's own and idle here.
+            schedule = Schedule("survey", SURVEY_EVERY)
+            self._session = Session(None, None, GATHER_LIMIT_S, 0, schedule)
             self._session.open()
             if self._model is not None:
                 self._session.capture.name_model(self._model)
@@ -339,6 +344,7 @@ _ONLY_FIRST: Final = (
 
 def _no_longer_dry() -> None:
     DRY.tensors_are_fake = False
+    DRY.idle_session = None
 
 
 def _forget_plans() -> None:

@@ -334,6 +334,8 @@ class DRY:
     """Whether a dry run goes on in this process."""
 
     tensors_are_fake = False
+    idle_session: Callable[[], Any] | None = None
+    """Makes what `audit()` returns in a program that runs dry; None otherwise."""
 
 
 def _blocks_nobody(kwargs: Any) -> bool:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
+from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import Groups, initialized
 from shardtoll.profiler.live.session import holding, pausing
 from shardtoll.profiler.live.session.capturing import Capturing
@@ -95,6 +96,8 @@ def audit(
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
 
+    In a dry run it records nothing, writes no folder and has no report: the dry run records the steps.
+
     Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
     lacks its model, `trace_steps`, `survey_every` or `check_every` is less than one, or `hang_after_s` is
     not above 0. RunFolderError
@@ -114,6 +117,9 @@ def audit(
         )
     if hang_after_s is not None and not 0 < hang_after_s < math.inf:
         raise UsageError(f"hang_after_s is {hang_after_s}", "give seconds above 0, or None for no stacks")
+    if DRY.idle_session is not None:
+        idle: Session = DRY.idle_session()
+        return idle
     steps = trace_steps if trace else 0
     schedule = Schedule(level, survey_every)
     wanted = Checks.wanted(checks, check_every, model)

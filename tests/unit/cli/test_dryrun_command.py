@@ -72,6 +72,29 @@ def test_without_world_it_is_said_that_one_rank_was_priced(shardtoll: Callable[.
     assert json.loads(as_json.out)["world_size"] == 1
 
 
+def test_a_script_with_an_audit_of_its_own_runs_dry_and_its_run_stays(
+    shardtoll: Callable[..., Any], script: Path
+) -> None:
+    """As README has people write it: the same file is audited on CPUs and then run dry."""
+    training = TRAIN.replace("for number in range(100):\n", "def train(number):\n")
+    script.write_text(f"""{training}
+from shardtoll.profiler import audit
+
+with audit(model, out="runs/a", checks=("gradients",)) as session:
+    for number in range(100):
+        with session.step():
+            train(number)
+""")
+    kept = script.parent / "runs" / "a" / "kept.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("of a measured run")
+    ran = shardtoll("dryrun", "--world", 4, "train.py")
+    assert ran.code == 0, ran.err
+    assert "A step takes" in ran.out
+    assert "replaced" not in ran.err
+    assert [each.name for each in kept.parent.iterdir()] == ["kept.txt"]
+
+
 @pytest.mark.usefixtures("script")
 def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> None:
     made = shardtoll(

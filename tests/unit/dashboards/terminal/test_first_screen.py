@@ -367,7 +367,7 @@ def test_a_late_rank_stands_after_the_place_as_other_ranks_do(
     late = Finding("straggler", "warning", "t", 9, None, None, None, 1, ranks, Where(phase=phase))
     assert first_facts.place(late, report) == words
     if len(ranks) > 1:
-        # Beside a rank that is late by itself these are other waits.
+        # If another rank is late by itself, these are other waits.
         beside = replace(report, findings=(replace(late, ranks=(2,)), late))
         assert first_facts.place(late, beside) == words.replace("whole step", "other waits")
     other = replace(late, kind="host-sync", ranks=(2,))
@@ -382,7 +382,7 @@ def test_the_end_of_a_verdict_is_worth_more_than_the_last_finding(monkeypatch: p
 
 
 def test_a_command_is_never_broken():
-    """On one line of its own where it has no room beside its words; a terminal joins it when it is copied."""
+    """Its line is its own if it is too long to follow its words; a terminal joins it when it is copied."""
     command = f"shardtoll report {'/data/runs/' * 8}a --all"
     report = many(sample_reports.report(), 3)
     stream = io.StringIO()
