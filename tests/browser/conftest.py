@@ -49,8 +49,8 @@ def chromium() -> Iterator[object]:
 class Tab:
     """One page for tests that come one after the other: a document of each test's own, in the same renderer.
 
-    A script that the renderer has compiled is compiled once if it comes again from the same address. In a page
-    and at an address of its own, each document took three times as long to open.
+    A script that comes again from the same address is compiled once. In a page and at an address of its own,
+    each document took three times as long to open.
     """
 
     page: Any
