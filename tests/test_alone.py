@@ -8,7 +8,9 @@ import threading
 import time
 from pathlib import Path
 
-from tests.alone import turn
+import pytest
+
+from tests.alone import turn, turns
 
 
 def held(path: Path) -> bool:
@@ -69,6 +71,27 @@ def test_a_process_that_a_test_left_behind_keeps_nobody_waiting(tmp_path: Path) 
         assert held(tmp_path / "road")
     assert not held(tmp_path / "road")
     os.close(left)
+
+
+def test_tests_that_are_alone_one_after_the_other_share_a_turn(tmp_path: Path) -> None:
+    road = tmp_path / "road"
+    with turns(tmp_path, alone=True, alone_next=True):
+        assert held(road)
+    assert held(road)
+    with turns(tmp_path, alone=True, alone_next=False):
+        assert held(road)
+    assert not held(road)
+
+
+def test_a_turn_ends_with_the_last_test_even_if_that_fails(tmp_path: Path) -> None:
+    with turns(tmp_path, alone=True, alone_next=True):
+        pass
+    with pytest.raises(ZeroDivisionError), turns(tmp_path, alone=True, alone_next=False):
+        raise ZeroDivisionError
+    assert not held(tmp_path / "road")
+    with turns(tmp_path, alone=False, alone_next=True):
+        pass
+    assert not held(tmp_path / "road")
 
 
 def opened(descriptor: str) -> str | None:

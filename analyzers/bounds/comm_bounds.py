@@ -10,6 +10,7 @@ queues' sums. All queues one after the other is no bound, but what a step withou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,10 @@ from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
+from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep, numbered
+
+_DIVIDED: Final = ["compute_ns", "duration_ns", "capture_ns", "exposed_comm_ns"]
 
 
 class CommBounds(Struct, frozen=True):
@@ -46,16 +50,17 @@ def free_compute_ns(steps: pd.DataFrame, comm: CommBounds) -> float:
     Exposed communication can be hidden behind that and no more. Live on an accelerator what the device did
     in the rest of the step is not known, so all of it may be compute.
     """
-    mean = steps[["compute_ns", "duration_ns", "capture_ns", "exposed_comm_ns"]].astype("float64").mean()
+    mean = steps[_DIVIDED].astype("float64").mean()
     computed = float(mean["compute_ns"])
     if not computed:
         computed = float(mean["duration_ns"] - mean["capture_ns"] - mean["exposed_comm_ns"])
     return max(0.0, computed - comm.hidden_ns)
 
 
+@once
 def most_free_compute_ns(context: Context) -> float | None:
     """Return `free_compute_ns` of the surveyed steps, on the rank with most; None if none was surveyed."""
-    rows = context.surveyed_rows
+    rows = context.surveyed_rows[["rank", *_DIVIDED]]
     if rows.empty:
         return None
     comm = comm_bounds(context, context.surveyed)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,30 +45,65 @@ def chromium() -> Iterator[object]:
         browser.close()
 
 
+@dataclass
+class Tab:
+    """One page for tests that come one after the other: a document of each test's own, in the same renderer.
+
+    A script that comes again from the same address is compiled once. In a page and at an address of its own,
+    each document took three times as long to open.
+    """
+
+    page: Any
+    heard: list[tuple[str, Any]] = field(default_factory=list)
+
+    def hear(self, event: str, listener: Any) -> None:
+        """Call the listener for each such event until the tab is cleared."""
+        self.page.on(event, listener)
+        self.heard.append((event, listener))
+
+    def clear(self) -> None:
+        """Leave the document; the next test finds no listener, route, emulation, storage or pointer of it."""
+        for event, listener in self.heard:
+            self.page.remove_listener(event, listener)
+        self.heard.clear()
+        self.page.unroute_all()
+        self.page.goto("about:blank")
+        self.page.context.clear_cookies()
+        self.page.mouse.move(0, 0)
+        self.page.emulate_media(media="null", color_scheme="light")
+
+
+@pytest.fixture(scope="session")
+def file_tab(chromium, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tab, Path]]:
+    """A tab for pages that are files, and where each of them is put."""
+    context = chromium.new_context()
+    yield Tab(context.new_page()), tmp_path_factory.mktemp("page") / "page.html"
+    context.close()
+
+
 @pytest.fixture
-def open_text(chromium, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Open the text of a page as a file; every console line, error and request is kept."""
-    contexts = []
+def open_text(file_tab: tuple[Tab, Path]) -> Iterator[Callable[..., Opened]]:
+    """Open the text of a page as a file; every console line, error and request is kept. Once a test."""
+    tab, path = file_tab
 
     def opened(text: str, scheme: str = "light", width: int = 1280) -> Opened:
-        path = tmp_path / "page.html"
+        assert not tab.heard, "a second page would take the first one's place"
         path.write_bytes(text.encode())
-        context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-        contexts.append(context)
-        page = context.new_page()
+        page = tab.page
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
         seen = Opened(page, path)
-        page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: seen.console.append(str(error)))
-        page.on("dialog", lambda dialog: (seen.console.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        context.on("request", lambda request: seen.requests.append(request.url))
+        tab.hear("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+        tab.hear("pageerror", lambda error: seen.console.append(str(error)))
+        tab.hear("dialog", lambda dialog: (seen.console.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        tab.hear("request", lambda request: seen.requests.append(request.url))
         page.goto(path.as_uri())
         # Not wait_for_function: it evaluates strings in the page, which the page's policy forbids.
         page.wait_for_selector(DRAWN, state="attached")
         return seen
 
     yield opened
-    for context in contexts:
-        context.close()
+    tab.clear()
 
 
 @pytest.fixture

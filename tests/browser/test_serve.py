@@ -20,6 +20,7 @@ from shardtoll.dashboards.page.views.views import VIEWS
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Report
 from tests import sample_reports
+from tests.browser.conftest import Tab
 from tests.gapped import gapped
 
 pytestmark = pytest.mark.browser
@@ -121,10 +122,10 @@ def plain() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def reader(chromium) -> Iterator[object]:
-    """A browser's profile for all readers but those that need one of their own: it keeps the scripts."""
+def reader(chromium) -> Iterator[Tab]:
+    """A tab for the first reader of each test: its browser's profile keeps the scripts."""
     context = chromium.new_context()
-    yield context
+    yield Tab(context.new_page())
     context.close()
 
 
@@ -141,21 +142,24 @@ def visit(chromium, reader) -> Iterator[Callable[..., Visit]]:
     made = []
 
     def opened(url: str, scheme: str = "light", width: int = 1280, own: bool = False) -> Visit:
-        page = chromium.new_page() if own else reader.new_page()
-        made.append(page)
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size({"width": width, "height": 900})
-        seen = Visit(page, url)
-        page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: seen.console.append(str(error)))
-        page.on("request", seen.asked)
-        page.on("requestfinished", seen.ended)
-        page.on("requestfailed", seen.ended)
+        tab = Tab(chromium.new_page()) if own else reader
+        assert not tab.heard, "a second reader would take the first one's place"
+        if own:
+            made.append(tab.page)
+        tab.page.emulate_media(color_scheme=scheme)
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        seen = Visit(tab.page, url)
+        tab.hear("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+        tab.hear("pageerror", lambda error: seen.console.append(str(error)))
+        tab.hear("request", seen.asked)
+        tab.hear("requestfinished", seen.ended)
+        tab.hear("requestfailed", seen.ended)
         return seen
 
     # Threads that leave `catch_warnings` in another order than they entered it leave filters behind.
     with warnings.catch_warnings():
         yield opened
+        reader.clear()
         for page in made:
             page.close()
         answered()

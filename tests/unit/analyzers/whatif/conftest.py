@@ -1,9 +1,15 @@
-"""Made-up jobs, analysed and replayed."""
+"""Made-up jobs, analysed and replayed.
+
+A test that does not ask for `changed_bills` gets answers without the findings that vanish and appear: two
+more reports an answer, two thirds of its time. `make fuzz` sets SHARDTOLL_WHOLE: then every answer has them.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +19,38 @@ from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.roofline import choose_fabric
-from shardtoll.ledger import Report, analyze
+from shardtoll.analyzers.whatif import answer
+from shardtoll.ledger import Ledger, Report, analyze
 from shardtoll.profiler.traces import read_traces
+from tests.unit.analyzers.of_kinds import WHOLE
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 import synthetic_job
 from synthetic.spec import Spec
 
-Job = tuple[Report, Context, Recorded]
+
+@dataclass(frozen=True)
+class Job:
+    """A made-up job; its report is made when a test first asks for it."""
+
+    ledger: Ledger
+    context: Context
+    recorded: Recorded
+
+    @cached_property
+    def report(self) -> Report:
+        return analyze(self.ledger)
+
+
+@pytest.fixture
+def changed_bills() -> None:
+    """Have answers say which findings vanish and appear."""
+
+
+@pytest.fixture(autouse=True)
+def _bills(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not WHOLE and "changed_bills" not in request.fixturenames:
+        monkeypatch.setattr(answer, "changed_bill", lambda *_: ((), ()))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +67,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
             context = make_context(read.ledger, choose_fabric(read.ledger.run))
             recorded = recorded_graph(context)
             assert recorded is not None
-            made[key] = analyze(read.ledger), context, recorded
+            made[key] = Job(read.ledger, context, recorded)
         return made[key]
 
     return of

@@ -62,6 +62,7 @@ def accumulating(watched: bool) -> Ledger:
     return ledger(rows, computes=computes, steps=steps)
 
 
+@pytest.mark.usefixtures("changed_bills")
 @pytest.mark.parametrize("watched", [False, True])
 def test_larger_buckets_leave_a_reduction_in_each_micro_batch(watched: bool) -> None:
     report = analyze(accumulating(watched))

@@ -29,9 +29,9 @@ CAUSES: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", CAUSES)
 @pytest.mark.parametrize("name", JOBS)
 def test_a_fix_leaves_the_step_without_its_cause(job: Callable[..., Job], name: str, kind: str) -> None:
-    report, _, slow = job(**JOBS[name], **CAUSES[kind])
-    fixed = job(**JOBS[name])[2]
-    expected, before = (each.lasts_ns(each.recorded()) for each in (fixed, slow))
+    slow, fixed = job(**JOBS[name], **CAUSES[kind]), job(**JOBS[name])
+    expected, before = (each.lasts_ns(each.recorded()) for each in (fixed.recorded, slow.recorded))
+    report = slow.report
     numbers = [number for number, each in enumerate(report.findings, 1) if each.kind == kind]
     assert numbers
     answer = report.whatif(*numbers)
@@ -40,12 +40,13 @@ def test_a_fix_leaves_the_step_without_its_cause(job: Callable[..., Job], name: 
 
 
 def test_a_second_forward_in_a_pipeline_costs_the_step_more_than_each_stage(job: Callable[..., Job]) -> None:
-    report, context, _ = job(**JOBS["pipeline"], recompute=True)
+    made = job(**JOBS["pipeline"], recompute=True)
+    report = made.report
     ((number, finding),) = [
         (nth, each) for nth, each in enumerate(report.findings, 1) if each.kind == "recompute"
     ]
     answer = report.whatif(number)
-    assert stages(context) == 4
+    assert stages(made.context) == 4
     assert finding.toll_ns is not None
     assert 1.2 * finding.toll_ns < answer.saving_ns < 4 * finding.toll_ns
     assert any("each stage of the pipeline waits" in note for note in answer.notes)

@@ -34,8 +34,13 @@ def from_events(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return analyze(read.ledger)
 
 
-def from_points() -> Report:
+def points() -> Report:
     return analyze(pipelines(3, 2, 5, slow={4: 1.5}))
+
+
+@pytest.fixture(scope="module")
+def from_points() -> Report:
+    return points()
 
 
 @pytest.mark.parametrize(
@@ -46,8 +51,10 @@ def test_the_path_after_is_as_long_as_the_step_after(from_events: Report, asked:
 
 
 @pytest.mark.parametrize("asked", [{"gpu": 1.3}, {"micro_batches": 20}, {"ranks": (4,), "gpu": 3.0}])
-def test_the_path_after_of_points_is_as_long_as_the_step_after(asked: dict[str, Any]) -> None:
-    holds(from_points(), asked)
+def test_the_path_after_of_points_is_as_long_as_the_step_after(
+    from_points: Report, asked: dict[str, Any]
+) -> None:
+    holds(from_points, asked)
 
 
 def holds(report: Report, asked: dict[str, Any]) -> None:
@@ -65,7 +72,7 @@ def holds(report: Report, asked: dict[str, Any]) -> None:
 
 def test_parts_that_are_too_many_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path, "MOST_PARTS", 3)
-    report = from_points()
+    report = points()
     holds(report, {"gpu": 1.3})
     assert report.foreseen is not None
     assert [part.name for part in report.foreseen.path.parts][2:] == ["smaller parts"]
@@ -94,6 +101,6 @@ def test_the_slowest_rank_is_named_before_and_after() -> None:
 
 def test_whatif_replays_steps_of_more_collectives_than_a_report_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "MOST_ROWS", 1)
-    report = from_points()
+    report = points()
     assert report.foreseen is None
     assert len(report.whatif(gpu=1.3).steps) == 3

@@ -50,7 +50,7 @@ def lasts(recorded: Recorded) -> float:
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_step_that_is_not_changed_takes_what_it_took(job: Callable[..., Job], strategy: str) -> None:
-    _, _, recorded = job(strategy=strategy)
+    recorded = job(strategy=strategy).recorded
     was, now = recorded.step_times(recorded.recorded()), recorded.step_times(recorded.replay())
     assert recorded.source == "events"
     assert len(was) == 8
@@ -63,10 +63,11 @@ def test_a_step_that_is_not_changed_takes_what_it_took(job: Callable[..., Job], 
 def test_without_its_slow_rank_a_job_takes_what_it_takes_without(
     job: Callable[..., Job], strategy: str
 ) -> None:
-    _, context, slow = job(strategy=strategy, straggler=3, cause="backward")
+    made_job = job(strategy=strategy, straggler=3, cause="backward")
+    context, slow = made_job.context, made_job.recorded
     draft = Draft(slow)
     draft.ranks_as((3,), alike_ranks(context).peers)
-    expected = lasts(job(strategy=strategy)[2])
+    expected = lasts(job(strategy=strategy).recorded)
     assert lasts(slow) > 1.2 * expected
     assert draft.lasts_ns() == pytest.approx(expected, rel=0.015)
 
@@ -75,25 +76,27 @@ def test_without_its_slow_rank_a_job_takes_what_it_takes_without(
 def test_without_a_stall_a_job_takes_what_it_takes_without(
     job: Callable[..., Job], knob: str, kind: Kind
 ) -> None:
-    _, _, stalled = job(strategy="ddp", **{knob: 3 * MS})
+    stalled = job(strategy="ddp", **{knob: 3 * MS}).recorded
     draft = Draft(stalled)
     draft.duration[stalled.of_kinds((kind,))] = 0.0
-    assert draft.lasts_ns() == pytest.approx(lasts(job(strategy="ddp")[2]), rel=0.015)
+    assert draft.lasts_ns() == pytest.approx(lasts(job(strategy="ddp").recorded), rel=0.015)
 
 
 def test_without_the_second_forward_the_host_launches_none_of_it_either(job: Callable[..., Job]) -> None:
     # The host, not the device, is what a pipeline's stages wait for here.
     stages = {"strategy": "pipeline", "ranks": 8, "replicas": 2, "layers": 6}
-    _, context, again = job(**stages, recompute=True)
+    made_job = job(**stages, recompute=True)
+    context, again = made_job.context, made_job.recorded
     (edit,) = asked_edits(context, Asked(no_recompute=True))
     draft = Draft(again)
     edit.apply(draft, 0.0)
-    assert draft.lasts_ns() == pytest.approx(lasts(job(**stages)[2]), rel=0.015)
+    assert draft.lasts_ns() == pytest.approx(lasts(job(**stages).recorded), rel=0.015)
 
 
 def test_launches_ahead_are_so_on_a_late_rank_too(job: Callable[..., Job]) -> None:
     # All ranks run one program; the late one is billed as a straggler and not by this finding.
-    _, context, slow = job(strategy="ddp", straggler=3, cause="host")
+    made_job = job(strategy="ddp", straggler=3, cause="host")
+    context, slow = made_job.context, made_job.recorded
     finding = Finding("launch-bound", "warning", "x", 9 * MS, None, 9 * MS, None, 30, (0, 1, 2))
     edit = edit_of(context, finding, 1)
     assert edit is not None
@@ -104,8 +107,10 @@ def test_launches_ahead_are_so_on_a_late_rank_too(job: Callable[..., Job]) -> No
     assert not draft.duration[hosts].any()
 
 
+@pytest.mark.usefixtures("changed_bills")
 def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) -> None:
-    report, _, slow = job(strategy="ddp", straggler=3, cause="backward")
+    made_job = job(strategy="ddp", straggler=3, cause="backward")
+    report, slow = made_job.report, made_job.recorded
     (number,) = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "straggler"]
     assert report.foreseen is not None
     (change,) = [each for each in report.foreseen.changes if each.number == number]
@@ -118,7 +123,7 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
     assert (finding.figure("saving_at_most_ns") or 0) >= change.saving_ns
     assert change.low_ns <= change.saving_ns <= change.high_ns <= toll_ns
     answer = report.whatif(number)
-    expected = lasts(job(strategy="ddp")[2])
+    expected = lasts(job(strategy="ddp").recorded)
     assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
     assert answer.saving_low_ns <= lasts(slow) - expected <= answer.saving_high_ns
     # Transfers that the late rank pushes out of compute are no part of its toll.
@@ -133,7 +138,8 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
 
 @pytest.mark.parametrize("cause", ["backward", "data"])
 def test_a_fix_saves_on_request_what_the_bill_says(job: Callable[..., Job], cause: str) -> None:
-    report, context, recorded = job(strategy="ddp", straggler=3, cause=cause, ranks=8)
+    made_job = job(strategy="ddp", straggler=3, cause=cause, ranks=8)
+    report, context, recorded = made_job.report, made_job.context, made_job.recorded
     replayed = [nth for nth, each in enumerate(report.findings, 1) if each.replayed is not None]
     assert "straggler" in {report.findings[number - 1].kind for number in replayed}
     for number in replayed:
@@ -153,13 +159,14 @@ def test_a_fix_saves_on_request_what_the_bill_says(job: Callable[..., Job], caus
 
 
 def test_a_faster_network_saves_no_more_than_what_is_exposed(job: Callable[..., Job]) -> None:
-    report, _, _ = job(strategy="ddp")
+    report = job(strategy="ddp").report
     answer = report.whatif(network=1e6)
     assert 0 < answer.saving_ns <= answer.before.exposed_comm_ns
 
 
 def test_the_critical_path_is_as_long_as_the_steps(job: Callable[..., Job]) -> None:
-    report, _, recorded = job(strategy="ddp", straggler=3, cause="backward")
+    made_job = job(strategy="ddp", straggler=3, cause="backward")
+    report, recorded = made_job.report, made_job.recorded
     assert report.foreseen is not None
     path = report.foreseen.path
     outcome = recorded.replay()
@@ -270,7 +277,7 @@ def test_a_fix_removes_the_nodes_of_its_finding_alone_and_saves_no_more_than_its
 
 
 def test_a_saving_is_at_most_the_whole_step(job: Callable[..., Job]) -> None:
-    report, _, _ = job(strategy="ddp", straggler=3, cause="backward")
+    report = job(strategy="ddp", straggler=3, cause="backward").report
     for asked in ({"gpu": 1e5}, {"gpu": 1e5, "network": 1e5, "without": ("all_reduce",)}):
         answer = report.whatif(**asked)
         assert answer.saving_ns <= answer.saving_high_ns <= answer.before.step_ns
@@ -307,7 +314,8 @@ def test_stages_of_equal_work_shorten_a_pipelines_step() -> None:
 
 
 def test_calls_that_were_made_up_from_the_work_tell_of_no_launch(job: Callable[..., Job]) -> None:
-    _, context, recorded = job(strategy="ddp")
+    made_job = job(strategy="ddp")
+    context, recorded = made_job.context, made_job.recorded
     assert recorded.source == "events"
     events = context.ledger.frame("events")
     called = events.set_index(["rank", "index"])
@@ -323,7 +331,8 @@ def test_calls_that_were_made_up_from_the_work_tell_of_no_launch(job: Callable[.
 
 
 def test_a_fix_that_lengthens_the_step_says_why(job: Callable[..., Job]) -> None:
-    _, context, recorded = job(strategy="ddp")
+    made_job = job(strategy="ddp")
+    context, recorded = made_job.context, made_job.recorded
     made = Replayer(context, recorded)
 
     def more_work(draft: Draft, _: float) -> None:
@@ -348,7 +357,7 @@ def test_a_fix_that_lengthens_the_step_says_why(job: Callable[..., Job]) -> None
 def test_without_nodes_to_remove_a_change_is_refused(
     job: Callable[..., Job], source: str, asked: str, words: str
 ) -> None:
-    report = job(strategy="ddp")[0] if source == "events" else analyze(pipelines(2, 2, 3))
+    report = job(strategy="ddp").report if source == "events" else analyze(pipelines(2, 2, 3))
     with pytest.raises(UsageError, match=words):
         report.whatif(**{asked: True})
 
@@ -436,12 +445,12 @@ def test_no_kind_has_an_edit_and_a_reason_for_none() -> None:
 def test_what_the_record_cannot_answer_is_refused(
     job: Callable[..., Job], asked: dict[str, Any], words: str
 ) -> None:
-    report, _, _ = job(strategy="ddp")
+    report = job(strategy="ddp").report
     with pytest.raises(UsageError, match=words):
         report.whatif(**asked)
 
 
 def test_a_finding_that_is_not_there_is_refused(job: Callable[..., Job]) -> None:
-    report, _, _ = job(strategy="ddp")
+    report = job(strategy="ddp").report
     with pytest.raises(UsageError, match="there is no finding 99"):
         report.whatif(99)
