@@ -15,8 +15,8 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.handed_over import messages
 from shardtoll.analyzers.recorded.handed_edges import Edges, Nodes, edges_of
-from shardtoll.analyzers.recorded.handed_over import messages
 from shardtoll.analyzers.recorded.recorded import NO_STEP, Recorded
 from shardtoll.analyzers.replay.event_builder import Builder
 from shardtoll.analyzers.replay.event_graph import Kind, Role

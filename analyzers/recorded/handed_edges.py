@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from shardtoll.analyzers.recorded.handed_over import Messages
+from shardtoll.analyzers.context.handed_over import Messages
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

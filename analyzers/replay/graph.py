@@ -20,10 +20,12 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.context.rooted import FROM_ROOT
 from shardtoll.analyzers.replay.held_rows import SLACK_NS, Dependencies, with_held
+from shardtoll.analyzers.replay.host_messages import message_rows, with_messages
 from shardtoll.analyzers.replay.own_time import blocked, blocked_until, idle_until
 from shardtoll.analyzers.replay.point_order import in_order
 from shardtoll.analyzers.replay.sends import delivered
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import keep
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -89,12 +91,19 @@ def graphs(context: Context) -> tuple[Graph, ...]:
     return _graphs(context, MOST_ROWS)
 
 
+@once
+def graphs_with_messages(context: Context) -> tuple[Graph, ...]:
+    """Return the same, with messages between hosts too; the `index` of such a row is `NO_ROW`."""
+    rows = message_rows(context)
+    return graphs(context) if rows.empty else _graphs(context, MOST_ROWS, rows)
+
+
 def long_graphs(context: Context) -> tuple[Graph, ...]:
     """Return the same, as many as `MOST_ROWS_ALONE` allows."""
     return graphs(context) if len(context.in_alike) <= MOST_ROWS else _graphs(context, MOST_ROWS_ALONE)
 
 
-def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
+def _graphs(context: Context, most_rows: int, between_hosts: pd.DataFrame | None = None) -> tuple[Graph, ...]:
     frame = context.in_alike
     timed = frame["arrival_ns"].notna() & frame["duration_ns"].notna() & frame["exposed_ns"].notna()
     if frame.empty or not timed.all():
@@ -120,6 +129,8 @@ def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
             or set(ends.index) != set(rows["rank"].unique())
         ):
             continue
+        if between_hosts is not None:
+            rows = with_messages(rows, keep(between_hosts, between_hosts["step"] == step))
         graph = _graph(context, int(str(step)), rows, ends)
         (torn if context.ledger.run.source == "live" and _torn(context, rows, ends) else made).append(graph)
     return tuple(made or torn)

@@ -9,10 +9,10 @@ import pytest
 
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.handed_over import Messages, messages
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.recorded import from_events
 from shardtoll.analyzers.recorded.handed_edges import Nodes, edges_of
-from shardtoll.analyzers.recorded.handed_over import Messages, messages
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.whatif.draft import Draft
 from tests.unit.truth import tell
@@ -92,7 +92,7 @@ def of(sent: float, called: float, got: float) -> Messages:
     """Return one message of rank 0 to rank 1."""
     one = np.array([0])
     times = (np.array([at], dtype=np.float64) for at in (sent, called, got))
-    return Messages(one, np.array([1]), *times, one)
+    return Messages(one, np.array([1]), *times, one, one)
 
 
 GRAPH = (

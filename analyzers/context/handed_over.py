@@ -44,6 +44,7 @@ class Messages(Struct, frozen=True):
     """... and when it had the message."""
     thread: Ints
     """The receiver's host thread."""
+    step: Ints
 
 
 def messages(context: Context, events: pd.DataFrame, start: Floats, ranks: tuple[int, ...]) -> Messages:
@@ -60,6 +61,7 @@ def messages(context: Context, events: pd.DataFrame, start: Floats, ranks: tuple
         called=columns["start"][receives],
         got=columns["end"][receives],
         thread=columns["thread"][receives].astype(np.int64),
+        step=columns["step"][receives].astype(np.int64),
     )
 
 
