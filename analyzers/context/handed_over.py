@@ -3,8 +3,8 @@
 A receiver's host stands in its call until the sender's device has made the data and it has come over. Traces
 name the calls, but as a rule neither the group nor the other side. If they do, the messages are matched by
 that (`match`). Else the pipeline's order says it: activations go from each stage to the next and gradients
-back, each in the order in which they are sent. A group is taken for a pipeline only if all its ranks agree:
-each has as many messages for its neighbour as that one receives, and no message arrives before it is sent.
+back, each in the order in which they are sent. A group is taken for a pipeline only if all its ranks agree.
+Each has as many messages for its neighbour as that one receives. No message arrives before it is sent.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def places(frame: pd.DataFrame, matches: Matches, groups: Sequence[Group], run: 
 def pairs(op: npt.NDArray[np.object_], match: Ints, place: Ints) -> tuple[Ints, Ints]:
     """Return rows of rooted operations on gloo that may wait, and for each the row that it waits for.
 
-    `match` numbers operations, -1 for unmatched rows; `place` is from `places`. Of a broadcast a rank waits
+    `match` numbers operations, -1 for unmatched rows; `place` is from `places`. In a broadcast a rank waits
     for those between the root and it, and for those to whom it sends.
     """
     rows = np.flatnonzero((match >= 0) & (place >= 0))

@@ -14,7 +14,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Nodes(Struct, frozen=True):
-    """What of a graph's nodes matters here, rank by rank, those of a lane in its order."""
+    """Columns of a graph's nodes, rank by rank, those of a lane in its order."""
 
     rank: Ints
     lane: Ints
@@ -54,7 +54,7 @@ def edges_of(nodes: Nodes, made: Messages) -> Edges:
         there[number] = sent
         for node, is_host in before[int(made.source[number])].at(sent):
             end = float(nodes.end[node])
-            # What ended later did not hold the receiver up. Edges only lead on in time, so never in a circle.
+            # Later ends did not hold the receiver up. Edges only lead on in time, so never in a circle.
             if end > nodes.start[target[number]]:
                 continue
             found.append((number, node, int(target[number]), sent - end if is_host else 0.0))

@@ -31,7 +31,7 @@ class Dependencies(Struct, frozen=True):
     moved_ns: Ints
     """How long it takes from the last arrival on that it waits for."""
     fed_by: Ints
-    """Rows that feed a number besides: one row may feed several."""
+    """More rows that feed a number: one row may feed several."""
     fed: Ints
     """The numbers that these feed."""
 

@@ -40,7 +40,7 @@ def message_rows(context: Context) -> pd.DataFrame:
     there = np.array([max(at, busy[number].until(at)) for number, at in sides])
     calls = zip(made.target.tolist(), made.called.tolist(), strict=True)
     stood = np.array([max(at, busy[number].until(at)) for number, at in calls])
-    # What had come before the device was done with the work before was there at once.
+    # A message that comes while the device is busy makes it wait for nothing.
     got = np.maximum(made.got, stood)
     number = np.arange(len(there))
     beyond = int(context.in_alike["match_id"].max() if context.in_alike["match_id"].notna().any() else -1)
