@@ -66,7 +66,7 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     It saves at most what the bill says: one fix has one figure, wherever it is asked for. In a live run the
     host's work for removed calls comes on top (`Edit.beyond`). A late rank's toll is no such bound: the
     transfers that it pushes out of compute are in nobody's waiting. Nor is that of a second forward in a
-    pipeline, or of its messages: a micro-batch goes through all stages in turn, so it is bounded by that of
+    pipeline, or of its messages. A micro-batch goes through all stages in turn, so it is bounded by that of
     every stage.
     """
     maker = MAKERS.get(finding.kind)
