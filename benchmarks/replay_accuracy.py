@@ -43,7 +43,9 @@ from shardtoll.profiler.traces import read_traces
 
 MS: Final = 1_000_000
 STRAGGLER: Final = 3
-STRATEGIES: Final = ("ddp", "fsdp", "tp", "pipeline")
+OVER_HOSTS: Final = "pipeline over hosts"
+"""Its hosts hand messages to each other: a receiver's host waits in `c10d::recv_`."""
+STRATEGIES: Final = ("ddp", "fsdp", "tp", "pipeline", OVER_HOSTS)
 CAUSES: Final = ("forward", "backward", "data", "host", "sync", "copy")
 
 Cause = tuple[str, dict[str, Any], Callable[[Context, Draft], None]]
@@ -109,11 +111,18 @@ def causes() -> Iterator[Cause]:
     yield "recompute", {"recompute": True}, no_recompute
 
 
+def _base(ranks: int, strategy: str) -> dict[str, Any]:
+    """Return the knobs of a job without a cause."""
+    base: dict[str, Any] = {"ranks": ranks, "steps": 3, "strategy": strategy}
+    if strategy in ("pipeline", OVER_HOSTS):
+        base |= {"strategy": "pipeline", "replicas": 2}
+    return base | ({"transport": "host"} if strategy == OVER_HOSTS else {})
+
+
 def planted(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
     """Yield one row a strategy and cause, and for pairs of causes of DDP."""
     for strategy in strategies:
-        base = {"ranks": ranks, "steps": 3, "strategy": strategy}
-        base |= {"replicas": 2} if strategy == "pipeline" else {}
+        base = _base(ranks, strategy)
         after = _step(base, None)
         every = list(causes())
         for name, knobs, edit in every:
@@ -154,8 +163,7 @@ FINDINGS: Final = {
 def asked(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
     """Yield one row a strategy and cause: the step after the fixes that a user asks for."""
     for strategy in strategies:
-        base = {"ranks": ranks, "steps": 3, "strategy": strategy}
-        base |= {"replicas": 2} if strategy == "pipeline" else {}
+        base = _base(ranks, strategy)
         after_ns = _step(base, None)
         for name, knobs, _ in causes():
             kinds = {FINDINGS.get(name.removeprefix("straggler: "))}

@@ -7,7 +7,7 @@ Compute is an operator that sleeps, so that ranks do not take each other's cores
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -138,8 +138,22 @@ def _late(changed: bool, *, late: int = 1, more_ms: float = 30.0) -> tuple[nn.Mo
     return _ddp(layers, torch.ones(4, 32))
 
 
+def _late_to_buffers(changed: bool) -> tuple[nn.Module, Step]:
+    """DDP with running statistics, which its root broadcasts before each forward. The last rank sleeps before
+    it comes to that, so that the root waits for who receives."""
+    late = not changed and dist.get_rank() == dist.get_world_size() - 1
+    layers = [Layer(8.0, 12.0), nn.BatchNorm1d(32), Layer(8.0, 12.0)]
+    model, step = _ddp(layers, torch.ones(4, 32))
+
+    def later() -> None:
+        time.sleep(SCALE * 10.0 / 1e3 if late else 0.0)
+        step()
+
+    return model, later
+
+
 def _ddp(
-    layers: list[Layer], batch: torch.Tensor, bucket_mb: float = 25.0, next_batch: Any = None
+    layers: Sequence[nn.Module], batch: torch.Tensor, bucket_mb: float = 25.0, next_batch: Any = None
 ) -> tuple[nn.Module, Step]:
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -257,6 +271,9 @@ CASES: Final[Mapping[str, Case]] = {
     "late rank, 2 ranks": Case(2, _late, {"ranks": (1,)}),
     "late rank, 4 ranks": Case(4, lambda changed: _late(changed, late=2), {"ranks": (2,)}),
     "late rank, its finding": Case(4, lambda changed: _late(changed, late=2), kind="straggler"),
+    "late before a broadcast, 2 ranks": Case(2, _late_to_buffers, {"ranks": (1,)}),
+    "late before a broadcast, 4 ranks": Case(4, _late_to_buffers, {"ranks": (3,)}),
+    "late before a broadcast, its finding": Case(2, _late_to_buffers, kind="straggler"),
     "batch ready": Case(2, _data, {"batch_ready": True}),
     "batch ready, slow on one": Case(2, lambda changed: _data(changed, only=1), {"batch_ready": True}),
     "data stall, its finding": Case(2, _data, kind="data-stall"),

@@ -21,6 +21,7 @@ from shardtoll.analyzers.context.as_watched import (
 from shardtoll.analyzers.context.clocks import Clocks, estimate
 from shardtoll.analyzers.context.divided import divided
 from shardtoll.analyzers.context.fill import add_busbw, add_floors, add_waits
+from shardtoll.analyzers.context.held import places as places_from_root
 from shardtoll.analyzers.context.match import Matches, match
 from shardtoll.analyzers.context.refuted import Refuted, refute
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement
@@ -212,7 +213,8 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     aligned = align(ledger.run, collectives, matches, clocks)
     if aligned is not matches:
         matches, clocks = aligned, estimate(ledger.run, collectives, aligned)
-    waited = add_waits(collectives, matches, clocks, live=ledger.run.source == "live")
+    place = places_from_root(collectives, matches, (*ledger.groups, *matches.undescribed), ledger.run)
+    waited = add_waits(collectives, matches, clocks, live=ledger.run.source == "live", place=place)
     collectives, costs, places = add_floors(add_busbw(waited), matches, ledger.run, fabric)
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     collectives, refuted = refute(collectives)

@@ -41,9 +41,11 @@ def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], is_fille
     return column_is
 
 
-def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool) -> pd.DataFrame:
+def add_waits(
+    frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool, place: Ints
+) -> pd.DataFrame:
     """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
-    torn, last_rank, last_ns, after_ns and whole_ns.
+    torn, last_rank, last_ns, after_ns, whole_ns. root_place is `place` (see `held`).
 
     arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
 
@@ -95,7 +97,7 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bo
     off = timed & synchronising & (early > CLOCK_SLACK_NS)
     skewed = (off & several) | (untied & synchronising & (apart > LEAST_NS))
     nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
-    of_root = rooted(frame, match_id, start, span, whole & timed & ~untied)
+    of_root = rooted(frame, match_id, start, span, whole & timed & ~untied, place)
     wait = np.clip(np.where(of_root.rows, of_root.release_ns, last) - start, 0, span)
     # A send that is waited for late has been on record for long after its receiver had all of it.
     is_send = live & frame["op"].eq("send").to_numpy(dtype=bool, na_value=False)
@@ -111,6 +113,7 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bo
     last_rank = np.where(of_root.known, of_root.awaited_rank, last_rank)
     last_ns = np.where(of_root.known, of_root.awaited_ns, last_ns)
     after = np.where(of_root.known, of_root.late_ns, after)
+    frame["root_place"] = place
     frame["whole_ns"] = pd.arrays.IntegerArray(of_root.whole_ns, ~of_root.known)
     for name, values in (("last_rank", last_rank), ("last_ns", last_ns), ("after_ns", after)):
         frame[name] = pd.arrays.IntegerArray(values, ~arrived)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
 from shardtoll.analyzers.headline.step_words import step_word
@@ -33,6 +34,7 @@ TELLING: Final = 0.01
 
 STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
 """Kinds of findings that say why stages of a pipeline stand idle."""
+LATE: Final = ("straggler",)
 REASONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "data": ("Data loading costs most", ("data-stall",)),
     "host-sync": ("The host stops to read values from the device", ("host-sync",)),
@@ -149,8 +151,12 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         return f"{head}: {fact}; speed up {_short(did.source)}, or call it ahead of the step", ()
     if most == "bubble":
         uneven = pipeline_imbalance.worst(context)
+        late = next((origin for origin in origins(context) if origin.steady), None)
         if uneven is not None:
             fact = f"{fact}, while {pipeline_imbalance.clause(uneven)}"
+        elif late is not None and "straggler" in kinds:
+            longer = duration(late.before_ns - late.without_ns)
+            return f"{head}: {fact}, and rank {late.rank} is late, which makes the step {longer} longer", LATE
     return f"{head}: {fact}", advise
 
 

@@ -15,6 +15,8 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.handed_over import messages
+from shardtoll.analyzers.recorded.handed_edges import Edges, Nodes, edges_of
 from shardtoll.analyzers.recorded.recorded import NO_STEP, Recorded
 from shardtoll.analyzers.replay.event_builder import Builder
 from shardtoll.analyzers.replay.event_graph import Kind, Role
@@ -67,6 +69,10 @@ class _Columns(Struct, frozen=True):
     name: Ints
     module: Ints
     names: tuple[str, ...]
+    thread: Ints
+    """Host thread; -1 on a device."""
+    zero_ns: float
+    """The instant from which `start` and `end` count."""
 
 
 def from_events(context: Context, most: int | None = None) -> Recorded | None:
@@ -78,13 +84,31 @@ def from_events(context: Context, most: int | None = None) -> Recorded | None:
     if frame.empty:
         return None
     ranks = tuple(sorted(int(rank) for rank in frame["rank"].unique()))
+    is_message = (frame["kind"] == "message").to_numpy(dtype=bool)
+    on_host = frame["stream"].isna().to_numpy(dtype=bool)
+    handed, frame = frame[on_host] if is_message.any() else frame[:0], frame[~is_message]
     steps = _steps(frame, ranks, most)
     if not steps or set(ranks) != set(context.ledger.run.ranks_seen):
         return None
     columns = _columns(context, frame, ranks, steps)
     if _frozen(columns):
         return None
-    return _recorded(context, columns, ranks, steps)
+    return _recorded(context, columns, ranks, steps, _handed(context, columns, handed, ranks))
+
+
+def _handed(
+    context: Context, columns: _Columns, events: pd.DataFrame, ranks: tuple[int, ...]
+) -> Edges | None:
+    """Return how messages between hosts hold up nodes; None if there are none."""
+    if events.empty:
+        return None
+    start = context.clocks.corrected(
+        events["rank"].to_numpy(dtype=np.int64), events["start_ns"].to_numpy(dtype=np.int64)
+    )
+    made = messages(context, events, start.astype(np.float64) - columns.zero_ns, ranks)
+    asked = np.where(columns.launch >= 0, columns.start[columns.launch], np.inf)
+    nodes = Nodes(columns.rank, columns.lane, columns.thread, columns.start, columns.end, asked)
+    return edges_of(nodes, made)
 
 
 def _steps(frame: pd.DataFrame, ranks: tuple[int, ...], most: int | None) -> tuple[int, ...]:
@@ -147,6 +171,8 @@ def _columns(
         name=name.astype(np.int64) + 1,
         module=np.where(np.array(modules)[module] == "", 0, module + 1 + len(words)).astype(np.int64),
         names=("", *(str(word) for word in words), *(str(word) for word in modules)),
+        thread=np.where(on_host, frame["thread"].to_numpy(dtype=np.int64, na_value=0), -1)[kept],
+        zero_ns=zero,
     )
 
 
@@ -190,7 +216,11 @@ def _frozen(columns: _Columns) -> bool:
 
 
 def _recorded(
-    context: Context, columns: _Columns, ranks: tuple[int, ...], steps: tuple[int, ...]
+    context: Context,
+    columns: _Columns,
+    ranks: tuple[int, ...],
+    steps: tuple[int, ...],
+    handed: Edges | None,
 ) -> Recorded:
     count = len(columns.rank)
     duration = columns.end - columns.start
@@ -207,6 +237,9 @@ def _recorded(
     # A wait is over when the device is done; what the call takes beyond that is its own.
     waited = host & (columns.awaits >= 0)
     duration[waited] = np.maximum(0.0, columns.end[waited] - np.maximum(awaited, columns.start)[waited])
+    if handed is not None:
+        # It stays the host's own time in so far as it did not wait for a message.
+        gap[host] -= np.minimum(handed.waited, np.maximum(gap, 0.0))[host]
     release[host & (before < 0)] = columns.start[host & (before < 0)]
     _device(columns, before, gap, lag, release, unknown)
     asked = np.where(columns.launch >= 0, columns.start[columns.launch], columns.start)
@@ -225,6 +258,8 @@ def _recorded(
     builder.edges(columns.launch[launched], launched, lag[launched])
     waits = np.flatnonzero(columns.awaits >= 0)
     builder.edges(columns.awaits[waits], waits)
+    if handed is not None:
+        builder.edges(handed.before, handed.after, handed.lag)
     graph = builder.graph()
     return Recorded(
         graph=graph,

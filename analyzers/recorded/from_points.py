@@ -141,6 +141,22 @@ def _rank(
     moving[row[begins]] = nodes[begins, -1]
     part.builder.edges(nodes[begins, pieces], nodes[begins, -1])
     part.builder.edges(moving[row[ends]], nodes[ends, pieces])
+    _feed_more(part, graph, number, nodes[begins, pieces], row[begins], arrival)
+
+
+def _feed_more(part: _Part, graph: Graph, number: int, arrives: Ints, rows: Ints, arrival: Floats) -> None:
+    """Add a node for each collective that a rank's rows feed besides their own, when they arrive."""
+    place = np.full(len(graph.match), -1, dtype=np.int64)
+    place[rows] = arrives
+    here = np.flatnonzero(place[graph.fed_by] >= 0)
+    if not len(here):
+        return
+    by = graph.fed_by[here]
+    feeding = int(Role.FEEDS)
+    nodes = part.builder.nodes(number, -1, int(Kind.POINT), 0.0, meet=graph.fed[here], role=feeding)
+    none = np.full(len(here), -1, dtype=np.int64)
+    part.keep(row=none, point=none, start=arrival[by], end=arrival[by])
+    part.builder.edges(place[by], nodes)
 
 
 def _shares(context: Context, graph: Graph) -> Floats:

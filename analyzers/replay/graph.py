@@ -14,21 +14,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from msgspec import Struct
+from msgspec import Struct, field
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.context.rooted import FROM_ROOT
+from shardtoll.analyzers.replay.held_rows import SLACK_NS, Dependencies, with_held
+from shardtoll.analyzers.replay.host_messages import message_rows, with_messages
 from shardtoll.analyzers.replay.own_time import blocked, blocked_until, idle_until
 from shardtoll.analyzers.replay.point_order import in_order
 from shardtoll.analyzers.replay.sends import delivered
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import keep
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-SLACK_NS: Final = 100_000
-"""A collective that one rank left earlier than this before another arrived did not wait for it."""
 
 MOST_BEYOND: Final = 0.01
 """By this share of its duration after its end a collective shows that a step holds time it does not count."""
@@ -38,6 +38,10 @@ MOST_ROWS: Final = 100_000
 
 MOST_ROWS_ALONE: Final = 1_000_000
 """The same of what is asked for by itself, as by `whatif`: steps of hundreds of ranks."""
+
+
+def _none() -> Ints:
+    return np.zeros(0, dtype=np.int64)
 
 
 class Graph(Struct, frozen=True):
@@ -67,6 +71,10 @@ class Graph(Struct, frozen=True):
     """By row: how long it takes from the last arrival on that it waits for."""
     left_out_ns: Ints
     """By rank: idle time at the end of its step that waits for the slowest rank, which no point has."""
+    fed_by: Ints = field(default_factory=_none)
+    """Rows that feed a collective besides the one in `feeds`: on gloo a root feeds one for each receiver."""
+    fed: Ints = field(default_factory=_none)
+    """The numbers of those."""
 
     def of_rank(self, place: int) -> Ints:
         """Return the points of a rank, in order."""
@@ -83,12 +91,19 @@ def graphs(context: Context) -> tuple[Graph, ...]:
     return _graphs(context, MOST_ROWS)
 
 
+@once
+def graphs_with_messages(context: Context) -> tuple[Graph, ...]:
+    """Return the same, with messages between hosts too; the `index` of such a row is `NO_ROW`."""
+    rows = message_rows(context)
+    return graphs(context) if rows.empty else _graphs(context, MOST_ROWS, rows)
+
+
 def long_graphs(context: Context) -> tuple[Graph, ...]:
     """Return the same, as many as `MOST_ROWS_ALONE` allows."""
     return graphs(context) if len(context.in_alike) <= MOST_ROWS else _graphs(context, MOST_ROWS_ALONE)
 
 
-def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
+def _graphs(context: Context, most_rows: int, between_hosts: pd.DataFrame | None = None) -> tuple[Graph, ...]:
     frame = context.in_alike
     timed = frame["arrival_ns"].notna() & frame["duration_ns"].notna() & frame["exposed_ns"].notna()
     if frame.empty or not timed.all():
@@ -114,6 +129,8 @@ def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
             or set(ends.index) != set(rows["rank"].unique())
         ):
             continue
+        if between_hosts is not None:
+            rows = with_messages(rows, keep(between_hosts, between_hosts["step"] == step))
         graph = _graph(context, int(str(step)), rows, ends)
         (torn if context.ledger.run.source == "live" and _torn(context, rows, ends) else made).append(graph)
     return tuple(made or torn)
@@ -137,7 +154,8 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
     end = start + rows["duration_ns"].to_numpy(dtype=np.int64)
     known = delivered(rows, start, end)
     start, exposed = known.start_ns, known.exposed_ns
-    match, feeds, moved = dependencies(rows, start, known.end_ns)
+    known_end = known.end_ns
+    depends = with_held(rows, start, known_end, *dependencies(rows, start, known_end))
     idle = rows["idle_until_ns"].to_numpy(dtype=np.int64)
     rank = rows["rank"].to_numpy(dtype=np.int64)
     began = context.clocks.corrected(
@@ -171,7 +189,7 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
             own[-1] -= left_out[place]
             gaps[-1] = least
     index = rows.index.to_numpy(dtype=np.int64)
-    return _joined(step, ranks, began - began.min(), points, index, (match, feeds, moved), left_out)
+    return _joined(step, ranks, began - began.min(), points, index, depends, left_out)
 
 
 def _joined(
@@ -180,18 +198,19 @@ def _joined(
     begin: Ints,
     points: Sequence[tuple[Ints, Bools, Ints, Ints]],
     index: Ints,
-    dependencies: tuple[Ints, Ints, Ints],
+    depends: Dependencies,
     left_out: Ints,
 ) -> Graph:
-    match, feeds, moved = dependencies
     rank = np.repeat(np.arange(len(ranks)), [len(own) for _, _, own, _ in points])
     row = np.concatenate([np.append(rows, -1) for rows, _, _, _ in points])
     done = np.concatenate([np.append(each, False) for _, each, _, _ in points])
-    order = in_order(rank, row, done, match, feeds)
+    order = in_order(rank, row, done, depends.match, depends.feeds, depends.fed_by, depends.fed)
     own = np.concatenate([each for _, _, each, _ in points])
     idle = np.concatenate([each for _, _, _, each in points])
     points_in_order = (rank[order], row[order], done[order], own[order], idle[order])
-    return Graph(step, ranks, begin, *points_in_order, index, match, feeds, moved, left_out)
+    by_row = (depends.match, depends.feeds, depends.moved_ns)
+    more = (depends.fed_by, depends.fed)
+    return Graph(step, ranks, begin, *points_in_order, index, *by_row, left_out, *more)
 
 
 def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
@@ -199,7 +218,8 @@ def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints
     for none, and its time from the last arrival on.
 
     A collective that somebody left before another arrived keeps only those rows that cannot have left early;
-    the others wait for nobody. Of rooted operations receivers wait for the root, or the root for all.
+    the others wait for nobody. Of rooted operations receivers wait for the root, or the root for all; more is
+    known of those on gloo (see `with_held`).
     """
     match = rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
     _, code = np.unique(match, return_inverse=True)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.held_rows import fed_numbers
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,8 +25,9 @@ def replay(graph: Graph, own_ns: Ints | None = None) -> Replayed:
     """Return the step with these own times by point; with those on record where None."""
     own = (graph.own_ns if own_ns is None else own_ns).tolist()
     now = graph.begin_ns.tolist()
-    match, feeds, moved = graph.match.tolist(), graph.feeds.tolist(), graph.moved_ns.tolist()
-    last = [0] * (max((*match, *feeds), default=-1) + 1)
+    match, moved = graph.match.tolist(), graph.moved_ns.tolist()
+    feeds = fed_numbers(graph.feeds, graph.fed_by, graph.fed)
+    last = [0] * (max((*match, *graph.feeds.tolist(), *graph.fed.tolist()), default=-1) + 1)
     arrived = [0] * len(match)
     waited = [0] * len(match)
     points = zip(graph.rank.tolist(), graph.row.tolist(), graph.done.tolist(), own, strict=True)
@@ -39,8 +41,8 @@ def replay(graph: Graph, own_ns: Ints | None = None) -> Replayed:
             time = max(time, latest + moved[row])
         elif row >= 0:
             arrived[row] = time
-            number = feeds[row]
-            if number >= 0 and time > last[number]:
-                last[number] = time
+            for number in feeds[row]:
+                if time > last[number]:
+                    last[number] = time
         now[rank] = time
     return Replayed(max(now, default=0), np.array(waited, dtype=np.int64))

@@ -12,6 +12,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -161,8 +162,8 @@ class Draft:
         values[here] = np.where(was > 0, np.minimum(values[here], was * factor), values[here])
 
     def _rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
-        """Hold a rank to its peers between one collective and the next if all issue as many, else by phase of
-        the step; by kind of node."""
+        """Hold a rank to its peers by phase of the step and kind of node; between one collective and the next
+        if all issue as many."""
         recorded, graph = self.recorded, self.recorded.graph
         others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
         if rank not in recorded.ranks or not others:
@@ -205,6 +206,7 @@ class Draft:
             before = np.where(first > 0, begun[np.maximum(first - 1, 0)], 0)
             issued[nodes[order]] = begun - before[number[order]]
             counts.append(np.bincount(number[order], is_one, minlength=len(steps)).astype(int).tolist())
-        if all(count == counts[0] for count in counts):
-            return step * (int(issued.max(initial=0)) + 1) + issued
-        return step * 8 + recorded.phase
+        if not all(count == counts[0] for count in counts):
+            issued[:] = 0
+        # Hosts that hand messages over issue no collective between a forward and a backward.
+        return (step * (int(issued.max(initial=0)) + 1) + issued) * len(PHASES) + recorded.phase

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
@@ -35,6 +36,10 @@ BOUND: Final = "saving_at_most_ns"
 """Figure of a finding whose saving was replayed: the upper bound that the prediction stands in for."""
 
 LATE_MORE: Final = "transfers that came after the late rank are then hidden by compute"
+_MESSAGES: Final = (
+    "Messages are taken to move behind the compute of other micro-batches. Each stage still waits for the "
+    "one before it."
+)
 STAGES_MORE: Final = "each stage of the pipeline waits for the stages before it, and that goes too"
 
 NO_EDIT: Final = {
@@ -63,7 +68,8 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     It saves at most what the bill says: one fix has one figure, wherever it is asked for. In a live run the
     host's work for removed calls comes on top (`Edit.beyond`). A late rank's toll is no such bound: the
     transfers that it pushes out of compute are in nobody's waiting. Nor is that of a second forward in a
-    pipeline: a micro-batch goes through all stages in turn, so it is bounded by that of every stage.
+    pipeline, or of its messages. A micro-batch goes through all stages in turn, so it is bounded by that of
+    every stage.
     """
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
@@ -75,9 +81,10 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     if not bounds:
         return replace(made, number=number)
     most_ns = min(bounds)
-    if finding.kind == "recompute" and (count := stages(context)) > 1:
+    count = stages(context)
+    if count > 1 and (finding.kind == "recompute" or made.in_stages):
         return replace(made, number=number, most_ns=most_ns * count, in_stages=True, more=STAGES_MORE)
-    return replace(made, number=number, most_ns=most_ns)
+    return replace(made, number=number, most_ns=most_ns, in_stages=False)
 
 
 def stages(context: Context) -> int:
@@ -173,10 +180,22 @@ def _too_small(rows: pd.DataFrame, count: int) -> bool:
 
 
 def _overlapped(context: Context, finding: Finding) -> Edit | None:
-    """Nobody waits for its collectives before the step ends."""
+    """Nobody waits for its collectives before the step ends.
+
+    A pipeline's messages stay what the next stage needs: hidden, they take no time, and are waited for still.
+    """
     rows = _rows(finding, context)
     if not len(rows):
         return None
+    is_message = context.collectives["op"].iloc[rows].isin(PEER_OPS).to_numpy(dtype=bool)
+    messages, rest = _both_sides(context, rows[is_message]), rows[~is_message]
+    if not len(rest):
+        return Edit(
+            "these messages take no time",
+            lambda draft, _: draft.scale(draft.nodes_of(messages), 0.0),
+            in_stages=True,
+            note=_MESSAGES,
+        )
     # Rows of a few columns: those of all sixty take longer than all else here.
     if is_logging(context.collectives[list(LOGGING)].iloc[rows]):
         return removal(context, rows, "without these exchanges, but for one step in many")
@@ -187,13 +206,28 @@ def _overlapped(context: Context, finding: Finding) -> Edit | None:
             lambda draft, _: draft.scale(draft.nodes_of(rows), left),
             banded=True,
         )
+
+    def apply(draft: Draft, _end: float) -> None:
+        draft.let_go(draft.nodes_of(rest))
+        if len(messages):
+            draft.scale(draft.nodes_of(messages), 0.0)
+
     return Edit(
         "nobody waits for these collectives",
-        lambda draft, _: draft.let_go(draft.nodes_of(rows)),
+        apply,
         banded=True,
         overlaps=True,
         note=note(context),
     )
+
+
+def _both_sides(context: Context, rows: Ints) -> Ints:
+    """Return these messages, and what their other ranks have of them."""
+    if not len(rows):
+        return rows
+    match = context.collectives["match_id"]
+    same = match.isin(match.iloc[rows].dropna().unique()).to_numpy(dtype=bool)
+    return np.union1d(rows, np.flatnonzero(same))
 
 
 def _as_peers(context: Context, finding: Finding) -> Edit | None:

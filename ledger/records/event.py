@@ -7,7 +7,9 @@ from typing import Final, Literal, get_args
 
 from shardtoll.ledger.records.record import PHASES
 
-EventKind = Literal["launch", "sync", "data", "compute", "collective", "copy", "unclassified", "wait"]
+EventKind = Literal[
+    "launch", "sync", "data", "message", "compute", "collective", "copy", "unclassified", "wait"
+]
 EVENT_KINDS: Final[tuple[str, ...]] = get_args(EventKind)
 
 
@@ -16,7 +18,8 @@ class Event:
     """One event of a rank, on a host thread or on a device stream.
 
     `launch`: a call that launches device work. `sync`: the part of a call in which the host waited for the
-    device. `data`: the host fetched a batch. `compute`, `collective`, `copy`, `unclassified`: device work.
+    device. `data`: the host fetched a batch. `message`: the host sent or received without device work, in a
+    call that may have waited. `compute`, `collective`, `copy`, `unclassified`: device work.
     `wait`: a place in a stream at which it waits for another stream's work.
     """
 

@@ -9,7 +9,7 @@ from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.origins.over_steps import usual
-from shardtoll.analyzers.replay.graph import graphs
+from shardtoll.analyzers.replay.graph import graphs_with_messages
 from shardtoll.analyzers.replay.simulate import Replayed, replay
 from shardtoll.analyzers.shared.memo import once
 
@@ -25,7 +25,7 @@ def compared(context: Context) -> tuple[Own, ...]:
     travels = bool(alike.stages) or context.in_alike["group_id"].nunique() > 1
     if not travels or crowded(context) is not None:
         return ()
-    steps = graphs(context)
+    steps = graphs_with_messages(context)
     # Ranks that share a machine's cores delay each other in some steps, by chance.
     by_step = [{} for _ in steps] if context.on_cpu else usual(steps, alike.peers)
     owns = tuple(Own(graph, alike.peers, of_step) for graph, of_step in zip(steps, by_step, strict=True))

@@ -24,6 +24,7 @@ COLUMNS: Final = (
         "exposed_ns",
         "wait_ns",
         "transfer_ns",
+        "root_place",
     ),
 )
 
@@ -67,7 +68,8 @@ def waits(context: Context) -> pd.DataFrame:
         waited_ns=np.maximum(exposed - transfer, 0),
         at_least=at_least,
     )
-    stayed = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) | (transfer > 0)
+    on_gloo = frame["root_place"].to_numpy(dtype=np.int64) >= 0
+    stayed = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) | on_gloo | (transfer > 0)
     whole = pd.Series(stayed).groupby(match).transform("all").to_numpy(dtype=bool)
     return keep(waited, whole)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -21,10 +22,11 @@ _AFTER_NS: Final = 50_000
 """A call that waited returns within this after what it waited for."""
 _OVERLAP: Final = 0.01
 """Threads whose calls overlap the others' by a smaller share take turns with them."""
+_HANDS_OVER: Final = re.compile(r"^c10d::(send|recv_)$")
+"""Calls that send or receive; gloo's work in the call's own thread, NCCL's by launches."""
 
-
-HOST_KINDS: Final = ("launch", "sync", "data")
-_LAUNCH, _SYNC, _DATA = range(3)
+HOST_KINDS: Final = ("launch", "sync", "data", "message")
+_LAUNCH, _SYNC, _DATA, _MESSAGE = range(4)
 
 
 class HostRows(Struct):
@@ -41,6 +43,8 @@ class HostRows(Struct):
     """Row in `Trace.calls`; -1 for what is no call."""
     awaits: I64
     """Row of the device work that it waited for; -1 for none."""
+    collective: I64
+    """Place in `Facts.rows` of a message that the host handed over; -1 for none."""
 
     @property
     def is_launch(self) -> npt.NDArray[np.bool_]:
@@ -50,7 +54,7 @@ class HostRows(Struct):
 
 
 def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -> HostRows:
-    """Return the launches of the device work `rows`, the waits for it and the fetches of batches.
+    """Return the launches of the device work `rows`, the waits for it, the fetches of batches and messages.
 
     A launch that waited is two events: the call as long as it would have been, and the rest of it, `sync`.
     """
@@ -72,18 +76,27 @@ def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -
     fetches = _fetches(facts, main, first_ns, last_ns, start[calls.thread[chosen] == main])
     begun, ended, named = (np.array(each, dtype=np.int64) for each in _columns_of(fetches))
     none = np.full(len(fetches), -1, dtype=np.int64)
+    messages = _messages(facts, first_ns, last_ns)
+    not_one = np.full(messages.shape[1], -1, dtype=np.int64)
     parts = {
-        "kind": (np.full(len(own), _LAUNCH), np.full(len(rest), _SYNC), np.full(len(fetches), _DATA)),
-        "name": (np.full(len(own), -1), calls.name[chosen[rest]], named),
-        "start_ns": (start[own], np.where(is_launch, returns, start)[rest], begun),
-        "end_ns": (np.where(waits, returns, end)[own], end[rest], ended),
-        "thread": (calls.thread[chosen[own]], calls.thread[chosen[rest]], none + 1 + main),
-        "call": (chosen[own], np.full(len(rest), -1), none),
-        "awaits": (np.full(len(own), -1), awaits[rest], none),
+        "kind": (
+            np.full(len(own), _LAUNCH),
+            np.full(len(rest), _SYNC),
+            np.full(len(fetches), _DATA),
+            not_one + 1 + _MESSAGE,
+        ),
+        "name": (np.full(len(own), -1), calls.name[chosen[rest]], named, messages[0]),
+        "start_ns": (start[own], np.where(is_launch, returns, start)[rest], begun, messages[1]),
+        "end_ns": (np.where(waits, returns, end)[own], end[rest], ended, messages[2]),
+        "thread": (calls.thread[chosen[own]], calls.thread[chosen[rest]], none + 1 + main, messages[3]),
+        "call": (chosen[own], np.full(len(rest), -1), none, not_one),
+        "awaits": (np.full(len(own), -1), awaits[rest], none, not_one),
+        "collective": (np.full(len(own) + len(rest), -1), none, messages[4]),
     }
     columns = {name: np.concatenate(each).astype(np.int64) for name, each in parts.items()}
     # With equal starts a call's own part comes first, then the rest of it, then fetches.
-    turn = np.concatenate((2 * own, 2 * rest + 1, np.full(len(fetches), 2 * len(chosen))))
+    after = np.full(len(fetches) + len(not_one), 2 * len(chosen))
+    turn = np.concatenate((2 * own, 2 * rest + 1, after))
     order = np.lexsort((turn, columns["start_ns"]))
     made = HostRows(**{name: column[order] for name, column in columns.items()})
     made.end_ns = np.maximum(made.start_ns, made.end_ns)
@@ -139,6 +152,33 @@ def _fetches(facts: Facts, main: int, first_ns: int, last_ns: int, called: I64) 
                 made.append((begin, finish, int(work.name[row])))
                 until = finish
     return made
+
+
+def _messages(facts: Facts, first_ns: int, last_ns: int) -> I64:
+    """Return name, start, end, thread and place in `Facts.rows`, -1 for none, of the calls that hand messages
+    over without device work; [5, n]."""
+    trace, calls = facts.trace, facts.trace.calls
+    named = matching(trace, _HANDS_OVER)
+    rows = np.flatnonzero(named[trace.ops.name]) if len(trace.ops.name) else np.zeros(0, dtype=np.int64)
+    rows = rows[(trace.ops.start_ns[rows] >= first_ns) & (trace.ops.start_ns[rows] < last_ns)]
+    rows = rows[np.argsort(trace.ops.start_ns[rows], kind="stable")]
+    place = {(row.issue_ns, row.thread): number for number, row in enumerate(facts.rows) if not row.timed}
+    launching = np.unique(facts.launch[facts.launch >= 0])
+    launching = launching[np.argsort(calls.start_ns[launching], kind="stable")]
+    made, until = [], dict[int, int]()
+    for row in rows.tolist():
+        begin, finish = int(trace.ops.start_ns[row]), int(trace.ops.end_ns[row])
+        thread = int(trace.ops.thread[row])
+        # Below a dispatch mode a call is recorded twice, one inside the other.
+        if begin < until.get(thread, begin):
+            continue
+        until[thread] = finish
+        first, last = np.searchsorted(calls.start_ns[launching], (begin, finish))
+        if not (calls.thread[launching[first:last]] == thread).any():
+            number = place.get((begin, thread), -1)
+            made.append((int(trace.ops.name[row]), begin, finish, thread, number))
+    columns: I64 = np.array(made, dtype=np.int64).reshape(-1, 5).T
+    return columns
 
 
 def lanes_of(host: HostRows) -> I64:

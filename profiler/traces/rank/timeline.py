@@ -79,6 +79,7 @@ def events(facts: Facts, phases: Phases, work: Work, rank: int, epoch_ns: int, m
     kind[:count] = _OF_HOST[host.kind]
     phase[:count] = phases.at(host.thread, host.start_ns)
     numbers["name"][:count] = host.name
+    numbers["collective"][:count] = host.collective
     # The device.
     start[index], lasted[index] = device.start_ns[rows], device.end_ns[rows] - device.start_ns[rows]
     step[index] = facts.owner[rows]

@@ -87,22 +87,23 @@ def test_records_that_contradict_each_other_come_to_an_end() -> None:
     assert sorted(in_order(rank, row, done, match, match).tolist()) == list(range(8))
 
 
-def rooted(op: str, starts: tuple[int, int, int], ends: tuple[int, int, int]) -> Graph:
+def rooted(op: str, starts: tuple[int, ...], ends: tuple[int, ...], backend: str = "nccl") -> Graph:
     """Return the graph of one step with one operation, whose root is rank 0; times in ms."""
+    count = len(starts)
     rows = [
         collective(
             rank=rank,
             op=op,
             root=0,
-            group_size=3,
+            group_size=count,
             start_ns=start * MS,
             duration_ns=(end - start) * MS,
             exposed_ns=(end - start) * MS,
         )
         for rank, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
-    steps = [step(rank=rank, compute_ns=40 * MS, exposed_comm_ns=50 * MS) for rank in range(3)]
-    (graph,) = graphs_of(ledger(rows, run=run_of(3), steps=steps))
+    steps = [step(rank=rank, compute_ns=40 * MS, exposed_comm_ns=50 * MS) for rank in range(count)]
+    (graph,) = graphs_of(ledger(rows, run=run_of(count, backend=backend), steps=steps))
     return graph
 
 
@@ -126,3 +127,23 @@ def test_the_root_of_a_reduce_waits_for_the_last_and_nobody_for_it() -> None:
     assert waits_ms(graph) == [40, 0, 0]
     assert waits_ms(graph, {2: 40}) == [10, 0, 0]
     assert waits_ms(rooted("reduce", (50, 20, 10), (55, 21, 11))) == [0, 0, 0]
+
+
+def test_on_gloo_the_root_of_a_broadcast_waits_for_those_it_sends_to() -> None:
+    # Rank 0 sends to ranks 1 and 2, rank 1 on to rank 3. Rank 1 is late.
+    graph = rooted("broadcast", (20, 60, 10, 30), (61, 65, 25, 66), backend="gloo")
+    assert waits_ms(graph) == [40, 0, 10, 30]
+    # It then comes before rank 3, for which it waits.
+    assert waits_ms(graph, {1: 35}) == [5, 5, 10, 0]
+    # Rank 2 waits for the root alone, and rank 3 holds up rank 1 and not the root.
+    assert waits_ms(graph, {0: 20}) == [60, 0, 0, 30]
+    late = rooted("broadcast", (20, 10, 15, 60), (25, 64, 30, 66), backend="gloo")
+    assert waits_ms(late) == [0, 50, 5, 0]
+    assert waits_ms(late, {3: 45}) == [0, 10, 5, 5]
+
+
+def test_on_gloo_the_leaves_of_a_gather_wait_for_its_root_and_it_for_all() -> None:
+    graph = rooted("gather", (30, 10, 50), (55, 31, 52), backend="gloo")
+    assert waits_ms(graph) == [20, 20, 0]
+    assert waits_ms(graph, {2: 45}) == [0, 20, 25]
+    assert waits_ms(graph, {0: 25}) == [45, 0, 0]

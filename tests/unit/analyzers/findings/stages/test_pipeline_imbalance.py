@@ -172,3 +172,13 @@ def test_the_slow_stage_is_that_of_watched_steps() -> None:
     (finding,) = imbalances(surveyed_and_watched([30, 30, 60, 30], [20, 60, 20, 20]))
     assert finding.ranks == (1,)
     assert "rank 1 (stage 1 of 0-3)" in finding.title
+
+
+@pytest.mark.parametrize("cause", ["forward", "backward"])
+def test_where_hosts_wait_for_messages_only_the_slow_stage_is_late(cause: str) -> None:
+    """Beside another pipeline, so that the late reduction could be blamed on any stage."""
+    knobs = {"strategy": "pipeline", "transport": "host", "replicas": 2, "straggler": 3, "cause": cause}
+    assert [finding.ranks for finding in found("straggler", ranks=8, **knobs)] == [(3,)]
+    headline = report(ranks=8, **knobs).headline
+    assert headline is not None
+    assert "and rank 3 is late, which makes the step 11." in headline

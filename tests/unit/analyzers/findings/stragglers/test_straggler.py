@@ -156,11 +156,18 @@ def test_the_root_of_a_broadcast_waits_for_nobody(root_stays):
     """It hands its data over and is done. A large message may hold it until the receiver has come (back
     pressure), but nothing on record tells that apart from moving data, so no rank is blamed for it."""
     rows = _broadcasts(root_stays=root_stays)
-    assert stragglers(rows, run=run_of(2)) == []
-    report = reported(rows, run=run_of(2))
+    nccl = run_of(2, backend="nccl")
+    assert stragglers(rows, run=nccl) == []
+    report = reported(rows, run=nccl)
     assert report.collectives["wait_ns"].tolist() == [0] * 6
     rest = [f for f in report.findings if f.kind == "exposed-communication"]
     assert sum(f.toll_ns for f in rest) == (9 * MS if root_stays else 3 * MS)
+
+
+def test_on_gloo_the_root_of_a_broadcast_waits_for_a_late_receiver():
+    """There a message is handed over when both sides are there."""
+    (finding,) = stragglers(_broadcasts(root_stays=True), run=run_of(2))
+    assert (finding.ranks, evidence(finding)["ranks that wait"]) == ((1,), "rank 0")
 
 
 def _rooted(op, starts, end, root=0):

@@ -1,0 +1,70 @@
+"""Rooted operations on gloo in the graph of a step: there each rank waits for some others, and not for all.
+
+A rendezvous has one set of ranks for which all wait. Here each waiting row gets a number of its own, and
+several rows feed it: see `held.pairs`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from msgspec import Struct
+
+from shardtoll.analyzers.context.held import pairs
+
+Ints = npt.NDArray[np.int64]
+
+SLACK_NS: Final = 100_000
+"""A rank that left earlier than this before another arrived did not wait for it."""
+
+
+class Dependencies(Struct, frozen=True):
+    """Who waits for whom, by row of a step's collectives."""
+
+    match: Ints
+    """Number of the collective for whose arrivals it waits; -1 where nobody is waited for."""
+    feeds: Ints
+    """Number of the collective in which others wait for its arrival; -1 where nobody does."""
+    moved_ns: Ints
+    """How long it takes from the last arrival on that it waits for."""
+    fed_by: Ints
+    """More rows that feed a number: one row may feed several."""
+    fed: Ints
+    """The numbers that these feed."""
+
+
+def with_held(
+    rows: pd.DataFrame, start: Ints, end: Ints, match: Ints, feeds: Ints, moved: Ints
+) -> Dependencies:
+    """Return the dependencies with those of rooted operations on gloo in place of what they had."""
+    place = rows["root_place"].to_numpy(dtype=np.int64)
+    place = np.where(rows["wait_ns"].notna().to_numpy(dtype=bool), place, -1)
+    is_one = place >= 0
+    none = np.zeros(0, dtype=np.int64)
+    if not is_one.any():
+        return Dependencies(match, feeds, moved, none, none)
+    number = pd.factorize(rows["match_id"].to_numpy(dtype=np.int64, na_value=-1), use_na_sentinel=False)[0]
+    number = np.where(rows["match_id"].notna().to_numpy(dtype=bool), number, -1)
+    waiter, awaited = pairs(rows["op"].to_numpy(dtype=object), number.astype(np.int64), place)
+    stood = end[waiter] + SLACK_NS >= start[awaited]
+    waiter, awaited = waiter[stood], awaited[stood]
+    beyond = int(max(match.max(initial=-1), feeds.max(initial=-1))) + 1
+    which, nth = np.unique(waiter, return_inverse=True)
+    match, feeds, moved = match.copy(), feeds.copy(), moved.copy()
+    match[is_one] = feeds[is_one] = -1
+    match[which] = beyond + np.arange(len(which))
+    since = start.copy()
+    np.maximum.at(since, waiter, start[awaited])
+    moved[is_one] = np.maximum(0, end - since)[is_one]
+    return Dependencies(match, feeds, moved, awaited, beyond + nth.astype(np.int64))
+
+
+def fed_numbers(feeds: Ints, fed_by: Ints, fed: Ints) -> list[tuple[int, ...]]:
+    """Return all the numbers that each row feeds."""
+    numbers: list[tuple[int, ...]] = [() if number < 0 else (number,) for number in feeds.tolist()]
+    for row, number in zip(fed_by.tolist(), fed.tolist(), strict=True):
+        numbers[row] += (number,)
+    return numbers
