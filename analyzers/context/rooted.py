@@ -29,7 +29,7 @@ NEVER: Final = np.iinfo(np.int64).min
 
 
 class Rooted(Struct, frozen=True):
-    """By row of the collectives: what its root tells. All but the first two hold only where `known`."""
+    """By row of the collectives: what its root tells. All but the first two hold only if `known`."""
 
     rows: Bools
     """Whether the row is of a rooted operation."""

@@ -119,7 +119,7 @@ class _Before:
             rows = mine[nodes.lane[mine] == lane]
             is_host = bool(nodes.thread[rows[0]] >= 0)
             asked = nodes.end[rows] if is_host else nodes.asked[rows]
-            # What has no launch on record comes with the work after it.
+            # Waits of a stream have no launch on record: they come with the work after them.
             asked = np.minimum.accumulate(asked[::-1])[::-1]
             self._lanes.append((rows, asked, is_host))
 

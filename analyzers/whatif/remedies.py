@@ -124,7 +124,7 @@ def _without(context: Context, finding: Finding) -> Edit | None:
 
 
 def _inside_nodes(context: Context, finding: Finding) -> Edit | None:
-    """Its collectives as fast as inside a node; None where the bill does not know how fast that is."""
+    """Its collectives as fast as inside a node; None if the bill does not know how fast that is."""
     return None if _bound(finding) is None else _without(context, finding)
 
 
@@ -282,7 +282,7 @@ def _removed(kind: Kind, label: str) -> Maker:
 _OWN: Final = {
     Kind.COPY: (Kind.COPY,),
     Kind.DATA: (Kind.HOST, Kind.GAP),
-    # A read of a value is an operator, in the midst of others.
+    # A read of a value is an operator among others.
     Kind.SYNC: (Kind.HOST, Kind.GAP, Kind.COMPUTE),
 }
 """Kinds of own time that hold what has no nodes of its own."""
