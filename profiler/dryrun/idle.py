@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import Final
 
+import torch
 from torch import nn
 
-from shardtoll.ledger import Report
+from shardtoll.ledger import FabricInfo, Report, Run
+from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.profiler.live.session.schedule import SURVEY_EVERY, Schedule
 from shardtoll.profiler.live.session.session import GATHER_LIMIT_S, Session
 
 log = logging.getLogger("shardtoll")
+
+NOTHING: Final = "A dry run measures nothing: the script's own audit recorded no step."
 
 
 class IdleSession(Session):
@@ -55,5 +61,16 @@ class IdleSession(Session):
         """Without effect."""
 
     def report(self) -> Report | None:
-        """Return None: the dry run has the report."""
-        return None
+        """Return a report that holds nothing and says so, on rank 0 as ever: the dry run has its own.
+
+        A script that shows or writes its report then does so, and goes on.
+        """
+        if int(os.environ.get("RANK", 0)):
+            return None
+        torch_version = str(torch.__version__)
+        run = Run(
+            world_size=1, backend=None, device=None, torch=torch_version, hosts=(), mesh={},
+            source="live", ranks_seen=(0,),
+        )  # fmt: skip
+        fabric = FabricInfo("unknown", "a dry run measures nothing")
+        return Report(run, fabric, (), empty_tables(), headline=NOTHING)

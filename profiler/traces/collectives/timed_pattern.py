@@ -1,15 +1,19 @@
-"""A pattern of a user's own with a budget of time: refused only once real names show that it is too slow.
+"""A pattern of a user's own with a limit of time: refused only once a real name shows that it is too slow.
 
-Some patterns take a name's length to the power of five, and microseconds on most names all the same.
-How long one takes on a name is known only by trying, and nothing ends a search that has begun. So a long name
-is tried piece by piece: each piece is a little longer than the one before, and tells how long the next takes.
+Some patterns take a name's length to the power of five, and microseconds on most names all the same: how long
+one takes on a name is known only by trying. A timer of this process's processor time ends the search. Signals
+reach the main thread only. Other threads, as the one that `serve` reads in, try a long name piece by piece:
+each piece is a little longer than the one before, and tells how long the next takes.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import sys
+import threading
 import time
+from types import FrameType
 from typing import Any, Final
 
 from shardtoll.ledger.records.errors import UsageError
@@ -19,7 +23,9 @@ if sys.version_info >= (3, 11):
 else:
     import sre_parse as parser
 
-BUDGET_S: Final = 2.0
+NAME_S: Final = 1.0
+"""Processor time for one name: plausible patterns take milliseconds on the longest that are tried."""
+ALL_S: Final = 30.0
 """Processor time for all names that one pattern is tried on."""
 _BY_ONE: Final = 64
 """Characters up to which pieces grow by one: each may double the time, as of 30 optional parts."""
@@ -34,42 +40,80 @@ _HINT: Final = "anchor it with ^, or leave out some of its .* and other repetiti
 _REPEATS: Final = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
+class _Late(BaseException):
+    """The time is over. No error handler of a caller may take it for its own."""
+
+
 class TimedPattern:
-    """Searches as its pattern does, within a budget of time."""
+    """Searches as its pattern does, within limits of time."""
 
     def __init__(self, pattern: re.Pattern[str], where: str) -> None:
         """`where`: the table and the entry that it is of."""
         self.pattern = pattern
         self._where = where
-        self._left_s = BUDGET_S
+        self._left_s = ALL_S
+        self._searching = False
 
     def search(self, name: str) -> re.Match[str] | None:
-        """Return the match in a name; raises UsageError if the pattern takes too long on names like it."""
-        before_s, found = 0.0, None
+        """Return the match in a name; raises UsageError if the pattern takes too long on it, or on all."""
+        begin_s = time.thread_time()
+        found = self._timed(name) if _has_timer() else self._by_pieces(name)
+        self._left_s -= time.thread_time() - begin_s
+        if self._left_s < 0:
+            raise self._too_slow(f"{ALL_S:.0f} s for all names")
+        return found
+
+    def _timed(self, name: str) -> re.Match[str] | None:
+        handler = signal.signal(signal.SIGVTALRM, self._over)
+        try:
+            self._searching = True
+            signal.setitimer(signal.ITIMER_VIRTUAL, NAME_S)
+            found = self.pattern.search(name)
+            self._searching = False
+        except _Late:
+            raise self._slow_on(name) from None
+        finally:
+            self._searching = False
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, handler)
+        return found
+
+    def _over(self, _number: int, _frame: FrameType | None) -> None:
+        # A signal that arrives as the search has ended may be handled after it.
+        if self._searching:
+            raise _Late
+
+    def _by_pieces(self, name: str) -> re.Match[str] | None:
+        before_s, left_s, found = 0.0, NAME_S, None
         for length in _lengths(len(name)):
             begin_s = time.thread_time()
             found = self.pattern.search(name[:length])
             took_s = time.thread_time() - begin_s
-            self._left_s -= took_s
+            left_s -= took_s
             grows = took_s / max(before_s, _TICK_S) if took_s > _TOLD_S else 1.0
-            if took_s * max(grows, 1.0) > self._left_s and length < len(name):
-                raise self._too_slow(length)
+            if took_s * max(grows, 1.0) > left_s and length < len(name):
+                raise self._slow_on(name)
             before_s = took_s
-        if self._left_s < 0:
-            raise self._too_slow(len(name))
         return found
 
-    def _too_slow(self, length: int) -> UsageError:
+    def _slow_on(self, name: str) -> UsageError:
+        return self._too_slow(f"over {NAME_S:.1g} s for a name of {len(name):,} characters")
+
+    def _too_slow(self, why: str) -> UsageError:
         text = self.pattern.pattern
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        return UsageError(
-            f"{self._where}: pattern {shown!r} is too slow ({length} characters of a name, {BUDGET_S:.0f} s)",
-            _HINT,
-        )
+        return UsageError(f"{self._where}: pattern {shown!r} is too slow ({why})", _HINT)
+
+
+def _has_timer() -> bool:
+    """Return whether this thread can be given a timer that nobody else has set."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    return signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0 and signal.getsignal(signal.SIGVTALRM) is not None
 
 
 def timed(pattern: re.Pattern[str], where: str) -> re.Pattern[str] | TimedPattern:
-    """Return the pattern with a budget of time if it may be slow: one choice alone is quick.
+    """Return the pattern with limits of time if it has a choice, without which it is quick.
 
     Raises UsageError for one of so many choices that no budget holds.
     """
@@ -78,7 +122,7 @@ def timed(pattern: re.Pattern[str], where: str) -> re.Pattern[str] | TimedPatter
         raise UsageError(
             f"{where}: pattern has {choices} repetitions and alternatives, and may have {MOST_CHOICES}", _HINT
         )
-    return TimedPattern(pattern, where) if choices > 1 else pattern
+    return TimedPattern(pattern, where) if choices else pattern
 
 
 def _choices(parsed: Any) -> int:

@@ -16,6 +16,7 @@ import torch
 
 from shardtoll.ledger import read_run
 from shardtoll.profiler.dryrun.device import values
+from shardtoll.profiler.dryrun.idle import NOTHING
 from tests.unit.cli.test_help import examples
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -93,6 +94,31 @@ with audit(model, out="runs/a", checks=("gradients",)) as session:
     assert "A step takes" in ran.out
     assert "replaced" not in ran.err
     assert [each.name for each in kept.parent.iterdir()] == ["kept.txt"]
+
+
+def test_a_short_script_that_shows_and_writes_its_own_report_runs_dry(
+    shardtoll: Callable[..., Any], script: Path
+) -> None:
+    training = TRAIN.replace("for number in range(100):\n", "def train(number):\n")
+    script.write_text(f"""{training}
+from pathlib import Path
+from shardtoll.profiler import audit
+
+with audit(model, out="runs/a") as session:
+    with session.step():
+        train(0)
+report = session.report()
+report.show()
+Path("own.json").write_text(report.to_json())
+Path("headline.txt").write_text(report.verdict)
+""")
+    ran = shardtoll("dryrun", "--world", 4, "train.py")
+    assert ran.code == 0, ran.err
+    assert "A step takes" in ran.out
+    assert (script.parent / "headline.txt").read_text() == NOTHING
+    assert json.loads((script.parent / "own.json").read_text())["findings"] == []
+    other = shardtoll("dryrun", "--world", 4, "--rank", 1, "train.py")
+    assert "'NoneType' object has no attribute 'show'" in other.err, "no report on other ranks, as ever"
 
 
 @pytest.mark.usefixtures("script")

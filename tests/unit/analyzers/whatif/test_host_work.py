@@ -231,7 +231,7 @@ def test_chance_makes_the_changed_run_shorter_too_whatever_its_fix_saves_at_most
 def test_a_gather_for_logging_is_done_seldom_and_not_hidden() -> None:
     which = calls(op="all_gather", phase="other", caused_by_op="DTensor.full_tensor")
     edit = fix(which, kind="exposed-communication")
-    assert edit.label == "without these gathers, but for one step in many"
+    assert edit.label == "without these exchanges, but for one step in many"
     assert replayer(which).saved([edit]).mid_ns == pytest.approx((4 + 6 + 1) * MS)
     hidden = fix(calls(op="all_gather", phase="forward"), kind="exposed-communication")
     assert hidden.label == "nobody waits for these collectives"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import string
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,7 +27,11 @@ SLOW = {
     "(a|aa)" * 20 + "b": "a" * 2_000,
     "a{0,3}" * 16 + "b": "a" * 400,
     "a?" * 180 + "b": "a" * 500,
+    # No piece of it is slow: the whole is.
+    "(?=.*Z)\\w*a\\w*b\\w*c\\w*d": "abc" * 600 + "Z",
 }
+QUICK_PIECES = ("(?=.*Z)\\w*a\\w*b\\w*c\\w*d",)
+NEVER_ENDING = {"(x?){30}x{30}": "x" * 30, "(?=.*Z)(x+x+)+y": "x" * 60 + "Z"}
 CUTLASS = (
     "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
     + "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<4, " * 12
@@ -42,8 +48,8 @@ PLAUSIBLE = {
 
 @pytest.mark.parametrize("text", SLOW, ids=lambda text: text[:20])
 def test_a_pattern_that_takes_long_on_a_name_is_refused_in_one_line(text: str, tmp_path, monkeypatch):
-    assert timed_pattern.BUDGET_S == 2
-    monkeypatch.setattr(timed_pattern, "BUDGET_S", 0.4)
+    assert timed_pattern.NAME_S == 1
+    monkeypatch.setattr(timed_pattern, "NAME_S", 0.2)
     table = tmp_path / "mine.toml"
     table.write_text(f"[[kernel]]\npattern = 'first'\n[[kernel]]\npattern = '{text}'\n")
     begin_s = time.thread_time()
@@ -52,6 +58,13 @@ def test_a_pattern_that_takes_long_on_a_name_is_refused_in_one_line(text: str, t
     assert time.thread_time() - begin_s < 8.0
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", NEVER_ENDING)
+def test_a_search_in_progress_is_ended(text: str, monkeypatch):
+    monkeypatch.setattr(timed_pattern, "NAME_S", 0.2)
+    with pytest.raises(UsageError, match="is too slow"):
+        TimedPattern(re.compile(text), "a table").search(NEVER_ENDING[text])
 
 
 @pytest.mark.parametrize("text", PLAUSIBLE)
@@ -73,18 +86,51 @@ def test_it_finds_what_the_pattern_finds():
 
 
 def test_all_names_of_a_pattern_share_its_time(monkeypatch):
-    monkeypatch.setattr(timed_pattern, "BUDGET_S", 0.4)
+    monkeypatch.setattr(timed_pattern, "ALL_S", 0.4)
     pattern = TimedPattern(re.compile("a.*a.*b.*c"), "a table")
     names = ["a" * length for length in range(300, 2_000)]
     with pytest.raises(UsageError, match="too slow"):
         list(map(pattern.search, names))
 
 
-@pytest.mark.parametrize("text", ["^my_allreduce", "[a-z]+_kernel", "(ab){2}c+", "one|two", "a{2000}b"])
-def test_a_pattern_with_one_choice_has_no_budget(text: str):
+@pytest.mark.parametrize("text", ["^my_allreduce", "[a-z]_kernel", "(ab){2}c", "a{2000}b"])
+def test_a_pattern_without_a_choice_has_no_limit(text: str):
     assert not isinstance(timed(re.compile(text), "a table"), TimedPattern)
 
 
 def test_so_many_choices_that_no_budget_holds_are_refused_as_the_table_is_read():
     with pytest.raises(UsageError, match="a table: pattern has 2000 repetitions and alternatives"):
         timed(re.compile("a?" * 2_000 + "b"), "a table")
+
+
+def test_many_long_names_are_no_reason_to_refuse_a_plain_pattern():
+    pattern = timed(re.compile(".*nccl.*AllReduce.*"), "a table")
+    names = [f"{CUTLASS}{number}" for number in range(1_500)]
+    assert not any(pattern.search(name[:1_200]) for name in names)
+
+
+@pytest.mark.parametrize("text", [each for each in SLOW if each not in QUICK_PIECES])
+def test_in_another_thread_a_slow_pattern_is_refused_piece_by_piece(text: str, monkeypatch):
+    monkeypatch.setattr(timed_pattern, "NAME_S", 0.2)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="is too slow"):
+        pool.submit(TimedPattern(re.compile(text), "a table").search, SLOW[text]).result(timeout=30)
+
+
+def test_a_timer_of_the_programs_own_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(timed_pattern, "NAME_S", 0.2)
+    pattern, heard = TimedPattern(re.compile("a.*b"), "a table"), []
+    handler = signal.signal(signal.SIGVTALRM, lambda number, frame: heard.append(number))
+    try:
+        mine = signal.getsignal(signal.SIGVTALRM)
+        assert pattern.search("xaxb")
+        assert signal.getsignal(signal.SIGVTALRM) is mine
+        signal.setitimer(signal.ITIMER_VIRTUAL, 100.0)
+        assert pattern.search("xaxb")
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 90
+        slow = TimedPattern(re.compile("(x+x+)+y"), "a table")
+        with pytest.raises(UsageError, match="is too slow"):
+            slow.search("x" * 60)
+        assert heard == []
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)
