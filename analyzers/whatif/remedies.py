@@ -17,7 +17,7 @@ from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.shared.fsdp_blocks import too_small_shards
+from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_shards
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import begins_with
 from shardtoll.analyzers.whatif.draft import Draft
@@ -171,12 +171,16 @@ def is_logging(rows: pd.DataFrame) -> bool:
 SENT: Final = ("caused_by_op", "message_bytes")
 
 
-def _too_small(rows: pd.DataFrame, count: int) -> bool:
-    """Return whether the remedy is larger blocks: FSDP's messages are many and small. Columns `SENT`."""
-    causes, sizes = rows["caused_by_op"].dropna().unique(), rows["message_bytes"].dropna()
-    if not len(causes) or sizes.empty or rows["caused_by_op"].isna().any():
-        return False
-    return all(too_small_shards(str(cause), int(sizes.mode()[0]), count) for cause in causes)
+def _too_small(rows: pd.DataFrame, count: int) -> int | None:
+    """Return the usual bytes of a message if the remedy is larger blocks: FSDP's messages are many and small.
+
+    Columns `SENT`. None otherwise.
+    """
+    causes, sizes = rows["caused_by_op"], rows["message_bytes"].dropna()
+    if causes.isna().any() or sizes.empty:
+        return None
+    usual = int(sizes.mode()[0])
+    return usual if all(too_small_shards(str(cause), usual, count) for cause in causes.unique()) else None
 
 
 def _overlapped(context: Context, finding: Finding) -> Edit | None:
@@ -199,10 +203,11 @@ def _overlapped(context: Context, finding: Finding) -> Edit | None:
     # Rows of a few columns: those of all sixty take longer than all else here.
     if is_logging(context.collectives[list(LOGGING)].iloc[rows]):
         return removal(context, rows, "without these exchanges, but for one step in many")
-    if _too_small(context.collectives[list(SENT)].iloc[rows], finding.count):
-        left = 1 / finding.count
+    small_bytes = _too_small(context.collectives[list(SENT)].iloc[rows], finding.count)
+    if small_bytes is not None:
+        left = left_by_larger(small_bytes, finding.count)
         return Edit(
-            f"one message in place of {finding.count}",
+            f"one message of the same bytes in place of {finding.count}",
             lambda draft, _: draft.scale(draft.nodes_of(rows), left),
             banded=True,
         )

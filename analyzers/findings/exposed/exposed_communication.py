@@ -27,7 +27,7 @@ from shardtoll.analyzers.findings.needless.same_place import in_watched
 from shardtoll.analyzers.findings.stages import pipeline_bubble
 from shardtoll.analyzers.findings.stragglers import late_bills
 from shardtoll.analyzers.shared import serving_remedies
-from shardtoll.analyzers.shared.fsdp_blocks import too_small_shards
+from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_shards
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
@@ -203,13 +203,14 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
 def _left(line: Line, message_bytes: int | None) -> float | None:
     """Return the part of its time that stays where the remedy sends less, and hides nothing; else None.
 
-    Nothing, if one step in many does it. One message of many, if FSDP's are too small.
+    Nothing, if one step in many does it.
     """
     cause = line.text("caused_by_op") or ""
     if _logged(line) or cause in OBJECT_CALLS:
         return 0.0
-    small = too_small_shards(cause, message_bytes, line.count)
-    return 1 / line.count if small else None
+    if message_bytes is None or not too_small_shards(cause, message_bytes, line.count):
+        return None
+    return left_by_larger(message_bytes, line.count)
 
 
 def _only_hides(context: Context, line: Line, message_bytes: int | None) -> bool:

@@ -247,7 +247,7 @@ def _larger_blocks(cause: str, message_bytes: int, count: int) -> Remedy:
         text=f"Shard larger blocks, as whole transformer layers in place of each linear layer: "
         f"{count} messages of {message_bytes / 1e3:.3g} kB take their latency {count} times.",
         code=code,
-        counterfactual=f"one message in place of {count}, which takes as long as one of them",
+        counterfactual="one message of the same bytes: one latency, and what the bytes take",
     )
 
 

@@ -31,7 +31,11 @@ SLOW = {
     "(?=.*Z)\\w*a\\w*b\\w*c\\w*d": "abc" * 600 + "Z",
 }
 QUICK_PIECES = ("(?=.*Z)\\w*a\\w*b\\w*c\\w*d",)
-NEVER_ENDING = {"(x?){30}x{30}": "x" * 30, "(?=.*Z)(x+x+)+y": "x" * 60 + "Z"}
+NEVER_ENDING = {
+    "(?:a|aa)+$": "x" * 520 + "a" * 60 + "!" * 400,
+    "(x?){30}x{30}": "x" * 30,
+    "(?=.*Z)(x+x+)+y": "x" * 60 + "Z",
+}
 CUTLASS = (
     "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
     + "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<4, " * 12
