@@ -80,7 +80,7 @@ LACKING: Final = 0.1
 """Share of the issued collectives above which those not on record, or not timed, forbid a verdict."""
 
 COLUMNS: Final = (
-    *("op", "match_id", "exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns", "expected_ns"),
+    *("op", "match_id", "exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns", "expected_ns", "step"),
     *("duration_ns", "message_bytes", "group_size"),
 )
 """What is looked at of a collective."""
@@ -204,8 +204,7 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     brief = _brief(context, share)
     if share < LEAST_SHARE:
         return Said(_small(context, share))
-    frame = context.in_alike[list(COLUMNS)]
-    frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
+    frame = _of_bars(context)
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, split_ns = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or split_ns < exposed / 2:
@@ -215,7 +214,7 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     unknown = 1 - split_ns / exposed
     part = _Parts(share * waited / exposed, share * moving / exposed)
     rest = f", {percent(share * unknown)} unknown" if unknown >= LEAST_UNKNOWN else ""
-    bubbles = float(message_waits(context)["lost_ns"].sum())
+    bubbles = float(message_waits(context)["lost_ns"].reindex(frame.index).sum())
     if waited > moving:
         brief = f"waiting takes {_of_step(context, part.waiting)}"
         if bubbles > waited / 2:
@@ -246,6 +245,16 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     if kinds == LATE:
         said = replace(said, also=first_of(findings, headline_moving.MOVING))
     return said
+
+
+def _of_bars(context: Context) -> pd.DataFrame:
+    """Return the exposed collectives of the steps that the bars show, if most of their time is divided into
+    waiting and moving; else those of all steps that can be compared. Columns `COLUMNS`."""
+    frame = context.in_alike[list(COLUMNS)]
+    frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
+    shown = keep(frame, frame["step"].isin(context.told_rows["step"].unique()))
+    divided_ns = shown["exposed_ns"].where(shown["transfer_ns"].notna()).sum()
+    return shown if len(shown) and divided_ns >= shown["exposed_ns"].sum() / 2 else frame
 
 
 def _small(context: Context, share: float) -> str:
