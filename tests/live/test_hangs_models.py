@@ -32,7 +32,7 @@ HANGS = {
     ),
     "gradients_unsynced": (
         "closed",
-        ["Rank 1 ended its audit after as many steps as ranks 0 and 2, but with 1 collective fewer"],
+        ["Rank 1 finished after as many steps as ranks 0 and 2, but with 1 collective fewer"],
     ),
     "worker_died": ("failed", ["Rank 1 failed with RuntimeError: DataLoader worker"]),
     "pair_of_other_size": (

@@ -34,9 +34,8 @@ def fewer_than_others(diagnosis: Diagnosis) -> str | None:
         further = [rank for rank in others if _skips_show(diagnosis, rank, key, least)]
         if least > 0 and further:
             most = max(job.issued(rank, key) or 0 for rank in further)
-            audits = verb(culprits, "its audit", "their audits")
             fewer = human.plural(most - least, "collective")
-            who = f"{capital(numbers(culprits))} ended {audits} after as many steps as {numbers(others)}"
+            who = f"{capital(numbers(culprits))} finished after as many steps as {numbers(others)}"
             did = f"{verb(culprits, 'it', 'they')} skipped some before"
             return f"{who}, but with {fewer} fewer in group {key[0]}: {did}"
     return None

@@ -24,7 +24,7 @@ def none(diagnosis: Diagnosis) -> str:
         return "No hang: no rank was read."
     closed = tuple(rank for rank in ranks if diagnosis.job.ranks[rank].standing == "closed")
     if closed == ranks:
-        ended = verb(ranks, "has ended its audit", "have ended their audits")
+        ended = verb(ranks, "has finished", "have finished")
         return f"No hang: {numbers(ranks)} {ended}."
     return _all_elsewhere(diagnosis) or (
         f"No hang: no rank waits for one that has not come ({numbers(ranks)} read)."

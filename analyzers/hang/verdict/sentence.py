@@ -212,14 +212,11 @@ def _closed(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     rank = diagnosis.job.ranks[culprits[0]]
     last = rank.last_call
-    after = "" if last is None else f" after {described(last)}"
+    after = "" if last is None else f", after {described(last)}"
     fewer = fewer_than_others(diagnosis)
     if fewer is not None:
         return f"{fewer}; {waiters(diagnosis)}."
-    return (
-        f"{capital(numbers(culprits))} ended {verb(culprits, 'its audit', 'their audits')} early{after}; "
-        f"{waiters(diagnosis)}."
-    )
+    return f"{capital(numbers(culprits))} finished early{after}; {waiters(diagnosis)}."
 
 
 _SENTENCES: Final[dict[str, Callable[[Diagnosis], str]]] = {

@@ -2,9 +2,9 @@
 
 Some patterns take a name's length to the power of five, and microseconds on most names all the same. How long
 one takes on a name is known only by trying. A timer of this process's processor time ends the search. Signals
-reach the main thread only. Other threads, as the one that `serve` reads in, try a long name piece by piece. Each
-piece is a little longer than the one before, and tells how long the next takes. That misses a pattern of which
-no piece is slow.
+reach the main thread only. Other threads, as the one that `serve` reads in, try a long name piece by piece.
+Each piece is a little longer than the one before, and tells how long the next takes. That misses a pattern of
+which no piece is slow.
 """
 
 from __future__ import annotations

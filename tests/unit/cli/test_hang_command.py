@@ -41,7 +41,7 @@ def test_none_is_exit_code_0(shardtoll, tmp_path: Path):
         write_flight(tmp_path / "run", rank)
     ran = shardtoll("hang", tmp_path / "run")
     assert (ran.code, ran.err) == (0, "")
-    assert "No hang: ranks 0 and 1 have ended their audits." in ran.out
+    assert "No hang: ranks 0 and 1 have finished." in ran.out
 
 
 def test_folders_of_several_nodes_are_one_job(shardtoll, tmp_path: Path):

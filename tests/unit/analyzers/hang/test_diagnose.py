@@ -37,7 +37,7 @@ def steps(*lines: str, many: int = 3, step: int = 0) -> list[FlightCall]:
 def test_ranks_that_have_closed_are_no_hang():
     told = answer(*(flight(rank, steps(A), state="closed", life="dead") for rank in range(2)))
     assert not told.hang
-    assert told.verdict == "No hang: ranks 0 and 1 have ended their audits."
+    assert told.verdict == "No hang: ranks 0 and 1 have finished."
     assert told.findings == ()
 
 
@@ -319,7 +319,7 @@ def test_a_rank_that_ended_early():
     here = flight(0, [*steps(A), waiting(4, source=A)], blocked_s=20)
     told = answer(here, flight(1, steps(A), state="closed", life="dead"))
     assert told.why == "closed"
-    assert told.verdict.startswith("Rank 1 ended its audit early after all_reduce 3")
+    assert told.verdict.startswith("Rank 1 finished early, after all_reduce 3")
 
 
 def test_ranks_whose_files_are_elsewhere():

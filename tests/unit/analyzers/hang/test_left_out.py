@@ -62,7 +62,7 @@ def test_a_rank_whose_audit_ended_in_a_later_step_did_not_end_it_early():
 def test_a_rank_whose_audit_ended_in_the_same_step_ended_it_early():
     told = answer(*map(waits_in_replicas, (0, 1)), *(replicas(rank, 1, state="closed") for rank in (2, 3)))
     assert told.why == "closed"
-    assert "ended their audits early" in told.verdict
+    assert "finished early" in told.verdict
 
 
 def reduced(rank: int, count: int, step: int | None, **rest: Any) -> RankFlight:
@@ -79,7 +79,7 @@ def test_who_did_as_many_steps_with_fewer_collectives_did_not_end_early():
     told = answer(failed(0), reduced(1, 7, 7, state="closed"), failed(2))
     assert told.why == "closed"
     assert told.verdict.startswith(
-        "Rank 1 ended its audit after as many steps as ranks 0 and 2, but with 1 collective fewer in group "
+        "Rank 1 finished after as many steps as ranks 0 and 2, but with 1 collective fewer in group "
         "world: it skipped some before; "
     )
     assert told.findings[0].remedy.text.startswith("Issue this collective on every rank")
@@ -88,7 +88,7 @@ def test_who_did_as_many_steps_with_fewer_collectives_did_not_end_early():
 def test_who_did_fewer_steps_or_no_fewer_collectives_ended_early():
     for count, step in ((7, 6), (8, 7), (7, None)):
         told = answer(failed(0), reduced(1, count, step, state="closed"), failed(2))
-        assert told.verdict.startswith("Rank 1 ended its audit early"), (count, step)
+        assert told.verdict.startswith("Rank 1 finished early"), (count, step)
 
 
 def waits_unseen(rank: int, count: int = 8, step: int = 7) -> RankFlight:
@@ -108,7 +108,7 @@ def test_who_lacks_what_a_backward_waits_in_unseen_did_not_end_early():
 def test_an_audit_of_one_step_says_nothing_of_who_did_as_many():
     """Without `session.step()` ranks with more batches are in the same step."""
     told = answer(waits_unseen(0, step=0), reduced(1, 7, 0, state="closed"), waits_unseen(2, step=0))
-    assert told.verdict.startswith("Rank 1 ended its audit early")
+    assert told.verdict.startswith("Rank 1 finished early")
 
 
 def after_steps(rank: int, ends: int, **rest: Any) -> RankFlight:
@@ -133,7 +133,7 @@ def test_a_validation_that_is_shorter_on_one_rank_skipped_nothing_before(unfinis
     ranks = [still(after_steps(rank, 6 + unfinished), unfinished) for rank in (0, 2)]
     told = answer(ranks[0], after_steps(1, 6, state="closed", life="dead"), ranks[1])
     assert told.why == "closed"
-    assert told.verdict.startswith("Rank 1 ended its audit early after all_reduce 6")
+    assert told.verdict.startswith("Rank 1 finished early, after all_reduce 6")
     assert told.findings[0].remedy.text == "Have every rank run the same number of steps."
 
 
@@ -141,7 +141,7 @@ def test_who_lacks_more_than_others_wait_in_has_skipped_some():
     """A root's broadcasts are through once it has sent them, whoever takes them."""
     ranks = [still(after_steps(rank, 9)) for rank in (0, 2)]
     told = answer(ranks[0], after_steps(1, 6, state="closed"), ranks[1])
-    assert told.verdict.startswith("Rank 1 ended its audit after as many steps as ranks 0 and 2, but with 3 ")
+    assert told.verdict.startswith("Rank 1 finished after as many steps as ranks 0 and 2, but with 3 ")
 
 
 @pytest.mark.parametrize("together", [True, False])

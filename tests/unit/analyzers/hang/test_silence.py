@@ -69,7 +69,7 @@ def test_who_fell_silent_outside_the_groups_of_the_others_is_named_if_nobody_in_
 def test_a_member_that_ended_early_is_at_fault_still():
     closed = flight(1, [call(1, source=A, group="sub")], world=4, groups=(SUB,), life="dead", state="closed",
                     heartbeat_ns=NOW - 300 * SECOND)  # fmt: skip
-    assert answer(in_sub(0), closed, in_sub(2)).verdict.startswith("Rank 1 ended its audit early")
+    assert answer(in_sub(0), closed, in_sub(2)).verdict.startswith("Rank 1 finished early")
 
 
 def waits(rank: int = 0, world: int = 3, **rest: Any) -> RankFlight:
