@@ -74,8 +74,8 @@ def test_after_a_shorter_wait_both_are_named(other: RankFlight):
 )
 def test_of_several_dead_ranks_each_is_asked_and_named(first_wait_s: int, came: str, how: str, dead: str):
     # So far apart that nothing ended both at once.
-    dead = [killed(first_wait_s, 1, 3), killed(7, 2, 3, END - 6 * SECOND)]
-    answer, evidence, figures = told(alive(3), *dead)
+    killed_two = [killed(first_wait_s, 1, 3), killed(7, 2, 3, END - 6 * SECOND)]
+    answer, evidence, figures = told(alive(3), *killed_two)
     assert (answer.why, evidence["ranks at fault"]) == ("dead", "ranks 1 and 2")
     assert answer.verdict.endswith(
         f"; {came} came there {how} after {dead}, and that wait may be why {dead} ended."
