@@ -2,68 +2,51 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardtoll.cli.inputs.runs_inside import folders_inside
 from shardtoll.ledger import ShardtollError, UsageError
 from shardtoll.ledger.disk.flight_file import OTHER_VERSION_HINT, now_ns, read_flight
-from shardtoll.ledger.disk.run_files import flights_in
+from shardtoll.ledger.disk.run_files import flights_in, is_flight
 from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.hang.hang_files import looks_like, read_file
 
 _MOST_NOTES = 20
 _MOST_NAMED = 3
-_MOST_FOLDERS = 4096
-_DEPTH = 2
-"""Folders in folders that are looked into for runs."""
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
     """Return the flights of all ranks, the time at which they were read, and what could not be read.
 
-    Raises UsageError if a path does not exist or nothing at all could be read.
+    Raises UsageError if a path does not exist, nothing at all could be read, or a folder holds too much.
     """
     flights: list[RankFlight] = []
     notes: list[str] = []
+    named: list[str] = []
     # Before the files: a reader that is kept waiting between two of them makes no rank look late.
     read_at_ns = now_ns()
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is no {path}", "name a run folder, a flight recorder dump or a log")
-        flights += _folder(path, notes) if path.is_dir() else _file(path, notes)
+        unread: list[str] = []
+        flights += _folder(path, unread) if path.is_dir() else _file(path, unread)
+        notes += unread
+        named += [] if path.is_dir() else unread
     if not flights and notes and notes[0].endswith(OTHER_VERSION_HINT):
         raise UsageError(notes[0].removesuffix(f": {OTHER_VERSION_HINT}"), OTHER_VERSION_HINT)
     if not flights:
-        below = _below(paths)
-        unread: list[str] = []
+        below = folders_inside([path for path in paths if path.is_dir()], is_flight)
+        unread = []
         flights = _of_one_job(below, unread)
         if not flights:
             raise _nothing(paths, below, notes)
-        # Other files next to the runs are no news.
-        notes = unread
+        # Other files next to the runs are no news, unlike those that were named.
+        notes = [*named, *unread]
     runs = {each.run_id for each in flights if each.run_id is not None}
     if len(runs) > 1:
         notes.append(f"the files are of {len(runs)} runs: give the folders of one job")
     return flights, read_at_ns, notes[:_MOST_NOTES]
-
-
-def _below(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders with flight files in folders, and in folders of those, as of several nodes."""
-    found: list[Path] = []
-    looked = [(path, _DEPTH) for path in paths if path.is_dir()]
-    while looked and len(found) < _MOST_FOLDERS:
-        folder, deeper = looked.pop(0)
-        # A folder of others holds no run of ours.
-        with contextlib.suppress(OSError):
-            for each in sorted(folder.iterdir()):
-                if not each.is_dir() or each.is_symlink():
-                    continue
-                if flights_in(each):
-                    found.append(each)
-                elif deeper > 1:
-                    looked.append((each, deeper - 1))
-    return found
 
 
 def _of_one_job(folders: Sequence[Path], notes: list[str]) -> list[RankFlight]:

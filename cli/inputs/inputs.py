@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,7 +11,7 @@ from shardtoll.cli.inputs.analysed import analysed
 from shardtoll.cli.inputs.hung import with_hang
 from shardtoll.cli.inputs.kinds import Input as Input
 from shardtoll.cli.inputs.kinds import sort_inputs as sort_inputs
-from shardtoll.cli.inputs.runs_inside import name_one, runs_inside
+from shardtoll.cli.inputs.runs_inside import TooMany, name_one, runs_inside
 from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.cli.inputs.traces import read as read_jobs
 from shardtoll.cli.inputs.waiting import waiting
@@ -72,17 +73,23 @@ def one_report(path: str, fabric: str | None, options: TraceOptions) -> Report:
 def _first_job(jobs: Iterator[Job], path: str) -> Job | str | None:
     """Return the first job of traces, or the run in a folder that holds one and no trace that can be read.
 
-    The error on a folder of several runs begins with those.
+    Then a line on stderr says so. The error on a folder of several runs begins with those.
     """
     try:
         return next(jobs, None)
     except TraceError as error:
-        runs = runs_inside(path)
+        unread = f"no trace there can be read ({error.message})"
+        try:
+            runs = runs_inside(path)
+        except TooMany as many:
+            raise TraceError(f"{many.message}: {many.hint}", unread) from error
         if len(runs) == 1:
+            said = TraceError(error.message, f"the run {runs[0]} is reported")
+            sys.stderr.write(f"shardtoll: {said}\n")
             return runs[0]
         if not runs:
             raise
-        raise TraceError(name_one(path, runs), f"no trace there can be read ({error.message})") from error
+        raise TraceError(name_one(path, runs), unread) from error
 
 
 def _saved(path: Path, fabric: Fabric | None) -> Report:

@@ -2,8 +2,9 @@
 
 It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
 only imported. Libraries may start threads as they are imported. Then a fork is not safe, and each rank gets
-an interpreter of its own, which takes seconds. Requests and answers are lines of JSON on its standard input
-and output. Ranks die with it, and it dies when its input ends, that is with the one who started it.
+an interpreter of its own, which takes seconds: the limit begins once they have imported. Requests and
+answers are lines of JSON on its standard input and output. Ranks die with it, and it dies when its input
+ends, that is with the one who started it.
 
 A request: `ranks`, each with its `task` (module, function, arguments), `environment` and `log`; `limit_s`;
 and `end_together`, whether the failure of one rank ends the others. The answer: their exit codes.
@@ -42,8 +43,11 @@ PRELOADED: Final = (
 LATE: Final = -256
 """In place of an exit code: the rank did not finish in time."""
 
+START_LIMIT_S: Final = 120.0
+"""What an interpreter may take to import what ranks need."""
+
 _ALONE: Final = "--alone"
-"""In front of a rank, as JSON with the server's process: this interpreter is that rank's own."""
+"""In front of a rank's task, as JSON: this interpreter is that rank's own."""
 _NO_FORK: Final = (
     "shardtoll: a library started a thread as it was imported, so ranks are not forked: "
     "each imports torch itself, which takes longer"
@@ -61,7 +65,6 @@ def _die_with_parent(parent: int) -> None:
 
 def _rank(rank: Mapping[str, Any]) -> NoReturn:
     """Become a rank in the forked child: its environment, its log, its work."""
-    code = 1
     try:
         log = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -73,7 +76,17 @@ def _rank(rank: Mapping[str, Any]) -> NoReturn:
 
         # Python's own generator reseeds itself after a fork, numpy's does not.
         np.random.seed()
-        module, function, arguments = rank["task"]
+    except BaseException:  # noqa: BLE001 - a forked child must never return into the server's loop
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    _work(rank["task"])
+
+
+def _work(task: Sequence[Any]) -> NoReturn:
+    """Do a rank's work in its own process, and end that."""
+    code = 1
+    try:
+        module, function, arguments = task
         getattr(importlib.import_module(module), function)(*arguments)
         code = 0
     except SystemExit as leaving:
@@ -96,12 +109,49 @@ def _forked(rank: Mapping[str, Any], mine: int) -> int:
     return child
 
 
-def _spawned(rank: Mapping[str, Any], mine: int) -> int:
-    """Return the process of a rank with an interpreter of its own."""
-    word = json.dumps([rank, mine])
+def _spawned(rank: Mapping[str, Any], mine: int, imports: Sequence[str], begun: int) -> int:
+    """Return the process of a rank with an interpreter of its own, which closes `begun` once it has imported.
+
+    Others may read a process's arguments: its environment, which may hold secrets, is none of them. The
+    server's own input and output are for who asks.
+    """
+    word = json.dumps({"task": rank["task"], "parent": mine, "imports": imports, "begun": begun})
     return os.posix_spawn(
-        sys.executable, [sys.executable, "-m", "shardtoll.cli.jobs.fork_server", _ALONE, word], os.environ
+        sys.executable,
+        [sys.executable, "-m", "shardtoll.cli.jobs.fork_server", _ALONE, word],
+        rank["environment"],
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, rank["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
     )
+
+
+def _all_spawned(ranks: Sequence[Mapping[str, Any]], mine: int, imports: Sequence[str]) -> list[int]:
+    """Return the processes of ranks with interpreters of their own, once all have imported, or ended."""
+    ready, begun = os.pipe()
+    try:
+        os.set_inheritable(begun, True)
+        started = [_spawned(rank, mine, imports, begun) for rank in ranks]
+        os.close(begun)
+        # It ends when the last of them has closed it; the end of the input is for `_wait`.
+        select.select([ready, 0], [], [], START_LIMIT_S)
+    finally:
+        os.close(ready)
+    return started
+
+
+def _alone(word: str) -> NoReturn:
+    """Be a rank in an interpreter of its own."""
+    asked = json.loads(word)
+    _die_with_parent(asked["parent"])
+    # Not for the processes that this one starts.
+    os.set_inheritable(asked["begun"], False)
+    for name in asked["imports"]:
+        importlib.import_module(name)
+    os.close(asked["begun"])
+    _work(asked["task"])
 
 
 def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]:
@@ -129,10 +179,9 @@ def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]
 def main() -> None:
     """Import, also the modules in the arguments, say so, then serve requests until the input ends."""
     if sys.argv[1:2] == [_ALONE]:
-        rank, parent = json.loads(sys.argv[2])
-        _die_with_parent(parent)
-        _rank(rank)
-    for name in (*PRELOADED, *sys.argv[1:]):
+        _alone(sys.argv[2])
+    imports = (*PRELOADED, *sys.argv[1:])
+    for name in imports:
         importlib.import_module(name)
     # A collection in a child would touch every object and copy its page: a sixth of a second in mid-step.
     gc.collect()
@@ -146,7 +195,8 @@ def main() -> None:
             said = True
             sys.stderr.write(f"{_NO_FORK}\n")
             sys.stderr.flush()
-        ranks = [_forked(rank, mine) if safe else _spawned(rank, mine) for rank in request["ranks"]]
+        asked = request["ranks"]
+        ranks = [_forked(rank, mine) for rank in asked] if safe else _all_spawned(asked, mine, imports)
         codes = _wait(ranks, request["limit_s"], request["end_together"])
         # Who asked may be gone: then the input has ended too, and so does the loop.
         with contextlib.suppress(BrokenPipeError):

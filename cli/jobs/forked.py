@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from shardtoll.cli.jobs.fork_server import LATE
+from shardtoll.cli.jobs.fork_server import LATE, START_LIMIT_S
 from shardtoll.cli.jobs.ranks import JobError, job_environment
 
-_START_LIMIT_S: Final = 120.0
 _GRACE_S: Final = 10.0
 """What the server may take beyond a job's own limit to kill its ranks and say so."""
 _THREADS: Final = (
@@ -67,7 +66,7 @@ class Forked:
                 # Ctrl-C is for the command, which then ends this.
                 start_new_session=True,
             )
-        self._answer(_START_LIMIT_S)
+        self._answer(START_LIMIT_S)
 
     def run(
         self,
@@ -106,7 +105,8 @@ class Forked:
         except OSError as error:
             self.close()
             raise JobError("the process that forks ranks ended", f"its output is in {self._log}") from error
-        codes = self._answer(limit_s + _GRACE_S)
+        # The server holds them to the limit, which begins when they have started.
+        codes = self._answer(START_LIMIT_S + limit_s + _GRACE_S)
         text = [_taken(part, rank) for rank, part in enumerate(parts)]
         log.write_text("".join(text), encoding="utf-8")
         for rank, code in enumerate(codes):

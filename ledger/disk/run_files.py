@@ -93,6 +93,18 @@ def rank_of(name: str) -> int | None:
     return int(ours.group(2)) if ours else None
 
 
+def is_about(name: str) -> bool:
+    """Whether a file of this name says what a rank knows of a run: its folder is a run's."""
+    ours = OURS.match(name)
+    return ours is not None and ours.group(1) == "run"
+
+
+def is_flight(name: str) -> bool:
+    """Whether a file of this name says what a rank was doing while its audit was open."""
+    beside = BESIDE.match(name)
+    return beside is not None and beside.group(1) == "flight"
+
+
 def ranks_in(folder: Path) -> list[int]:
     """Return the ranks that left files in the folder, ascending."""
     matches = (OURS.match(path.name) for path in folder.iterdir())

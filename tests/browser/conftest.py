@@ -22,6 +22,14 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 DRAWN = "html[data-drawn]"
+EMPTIED = """() => {
+  for (const kind of ["localStorage", "sessionStorage"]) {
+    let kept = null;
+    try { kept = window[kind]; } catch (error) { /* A document without an origin has none. */ }
+    kept?.clear();
+  }
+}"""
+"""Storage belongs to the document's origin, which pages that come later may share."""
 
 
 @dataclass
@@ -67,6 +75,7 @@ class Tab:
             self.page.remove_listener(event, listener)
         self.heard.clear()
         self.page.unroute_all()
+        self.page.evaluate(EMPTIED)
         self.page.goto("about:blank")
         self.page.context.clear_cookies()
         self.page.mouse.move(0, 0)

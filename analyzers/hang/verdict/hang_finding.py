@@ -146,7 +146,9 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
 def _late_ranks(diagnosis: Diagnosis) -> tuple[tuple[int, ...], int] | None:
     """Return the ranks that came to a collective after another had ended in it, and by how many ns."""
     if diagnosis.why == "dead" and diagnosis.culprits:
-        return late_for(diagnosis.job, diagnosis.culprits[0])
+        each = [late for rank in diagnosis.culprits if (late := late_for(diagnosis.job, rank)) is not None]
+        came = tuple(sorted({rank for ranks, _ in each for rank in ranks}))
+        return (came, max(after_ns for _, after_ns in each)) if each else None
     first = first_wait(diagnosis)
     if diagnosis.why != "late" or first is None or first.place is None:
         return None

@@ -184,11 +184,25 @@ def _dead(diagnosis: Diagnosis) -> str:
     )  # fmt: skip
     others = died_too(diagnosis)
     too = f"; {numbers(others)} died too, and which died first is unknown" if others else ""
-    late = late_for(diagnosis.job, culprits[0])
-    if late is not None:
-        waited = human.duration(late[1])
-        too += f"; {numbers(late[0])} came there {waited} after it, and that wait may be why it ended"
+    too += "".join(f"; {each}" for each in _came_after_deaths(diagnosis))
     return f"{capital(numbers(culprits))} died{step}{_silence(diagnosis)}, {seen}; {waiters(diagnosis)}{too}."
+
+
+def _came_after_deaths(diagnosis: Diagnosis) -> list[str]:
+    """Say which ranks came only after which of those that died, and by how much."""
+    same: dict[tuple[int, ...], dict[int, int]] = {}
+    for rank in diagnosis.culprits:
+        late = late_for(diagnosis.job, rank)
+        if late is not None:
+            same.setdefault(late[0], {})[rank] = late[1]
+    told = []
+    for came, after_ns in list(same.items())[:_PLACES_MOST]:
+        up_to = "up to " if len(after_ns) > 1 else ""
+        dead = numbers(tuple(after_ns))
+        waited = human.duration(max(after_ns.values()))
+        words = f"{numbers(came)} came there {up_to}{waited} after {dead}"
+        told.append(f"{words}, and that wait may be why {dead} ended")
+    return told
 
 
 def _silence(diagnosis: Diagnosis) -> str:

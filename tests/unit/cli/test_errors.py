@@ -167,7 +167,12 @@ def test_the_only_run_in_a_folder_is_reported(shardtoll, tmp_path: Path, monkeyp
     alone = shardtoll("report", "d/one", "--json")
     assert (alone.code, alone.out) == (0, shardtoll("report", "d/one/run", "--json").out)
     Path("d/one/report.json").write_text(sample_reports.empty().to_json())
-    assert shardtoll("report", "d/one", "--json").out == alone.out
+    besides = shardtoll("report", "d/one", "--json")
+    assert (besides.code, besides.out) == (0, alone.out)
+    (line,) = besides.err.splitlines()
+    assert line.startswith("shardtoll: d/one/report.json ")
+    assert line.endswith(": the run d/one/run is reported")
+    assert len(line) <= 300
 
 
 def test_a_glob_that_matches_nothing(told, tmp_path: Path):

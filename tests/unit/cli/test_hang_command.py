@@ -77,6 +77,33 @@ def test_a_folder_of_several_jobs_names_their_folders_first(shardtoll, tmp_path:
     )
 
 
+def test_a_damaged_file_that_was_named_is_a_note_beside_a_folder_of_folders(shardtoll, tmp_path: Path):
+    for rank in range(2):
+        write_flight(tmp_path / "all" / f"node{rank}", rank)
+    (tmp_path / "all" / "calibration.log").write_text("no time-out here\n")
+    (tmp_path / "rank3_dump.pkl").write_bytes(b"\x80nonsense")
+    ran = shardtoll("hang", tmp_path / "all", tmp_path / "rank3_dump.pkl", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, [each["rank"] for each in told["ranks"]]) == (0, [0, 1])
+    (note,) = told["notes"]
+    assert note.startswith(f"{tmp_path}/rank3_dump.pkl cannot be read")
+
+
+def test_a_folder_of_too_much_is_not_taken_in_part(shardtoll, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("shardtoll.cli.inputs.runs_inside.MOST_ENTRIES", 50)
+    write_flight(tmp_path / "a" / "run", 0)
+    many = tmp_path / "b" / "many"
+    many.mkdir(parents=True)
+    for number in range(60):
+        (many / str(number)).touch()
+    ran = shardtoll("hang", tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"shardtoll: {tmp_path} holds more than 50 files and folders, too many to look for runs: "
+        "name a run in there\n"
+    )
+
+
 def test_a_damaged_file_is_a_note(shardtoll, tmp_path: Path):
     for rank in range(2):
         write_flight(tmp_path / "run", rank)

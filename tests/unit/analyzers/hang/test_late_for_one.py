@@ -16,15 +16,15 @@ END = NOW - 10 * SECOND
 CAME = END + 2 * SECOND
 
 
-def killed(wait_s: int) -> RankFlight:
+def killed(wait_s: int, rank: int = 1, world: int = 2, end_ns: int = END) -> RankFlight:
     """A rank that was ended from outside after so long in a collective; a wait of 10 s is a hang."""
-    calls = [*steps(A), waiting(4, source=A, issued_ns=END - wait_s * SECOND)]
-    made = flight(1, calls, life="dead", blocked_s=wait_s + 10)
-    return replace(made, heartbeat_ns=END)
+    calls = [*steps(A), waiting(4, source=A, issued_ns=end_ns - wait_s * SECOND)]
+    made = flight(rank, calls, world=world, life="dead", blocked_s=wait_s + 10)
+    return replace(made, heartbeat_ns=end_ns)
 
 
-def alive() -> RankFlight:
-    return flight(0, [*steps(A), waiting(4, source=A, issued_ns=CAME)], blocked_s=8)
+def alive(world: int = 2) -> RankFlight:
+    return flight(0, [*steps(A), waiting(4, source=A, issued_ns=CAME)], world=world, blocked_s=8)
 
 
 def failed() -> RankFlight:
@@ -58,10 +58,30 @@ def test_after_a_shorter_wait_both_are_named(other: RankFlight):
     answer, evidence, figures = told(other, killed(7))
     assert answer.why == "dead"
     assert answer.verdict.startswith("Rank 1 died")
-    assert answer.verdict.endswith("rank 0 came there 9.00 s after it, and that wait may be why it ended.")
+    assert answer.verdict.endswith(
+        "; rank 0 came there 9.00 s after rank 1, and that wait may be why rank 1 ended."
+    )
     assert evidence["ranks at fault"] == "rank 1"
     assert (evidence["ranks that came late"], evidence["came later by"]) == ("rank 0", 9 * SECOND)
     assert figures["came_after_ns"] == 9 * SECOND
+    assert answer.findings[0].confidence == "likely"
+
+
+@pytest.mark.parametrize(
+    ("first_wait_s", "came", "how", "dead"),
+    [(1, "ranks 0 and 1", "15.0 s", "rank 2"), (7, "rank 0", "up to 15.0 s", "ranks 1 and 2")],
+    ids=["of one", "of both"],
+)
+def test_of_several_dead_ranks_each_is_asked_and_named(first_wait_s: int, came: str, how: str, dead: str):
+    # So far apart that nothing ended both at once.
+    killed_two = [killed(first_wait_s, 1, 3), killed(7, 2, 3, END - 6 * SECOND)]
+    answer, evidence, figures = told(alive(3), *killed_two)
+    assert (answer.why, evidence["ranks at fault"]) == ("dead", "ranks 1 and 2")
+    assert answer.verdict.endswith(
+        f"; {came} came there {how} after {dead}, and that wait may be why {dead} ended."
+    )
+    assert (evidence["ranks that came late"], evidence["came later by"]) == (came, 15 * SECOND)
+    assert figures["came_after_ns"] == 15 * SECOND
     assert answer.findings[0].confidence == "likely"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,20 @@ import threading
 threading.Thread(target=threading.Event().wait, daemon=True, name="of a library").start()
 """
 
+SHOWS_ITSELF = """
+import json, os, pathlib, sys
+if "RANK" in os.environ:
+    files = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            files[number] = os.readlink("/proc/self/fd/" + number)
+        except OSError:
+            pass
+    shown = {"files": files, "arguments": pathlib.Path("/proc/self/cmdline").read_text()}
+    pathlib.Path(os.environ["SHOWN"], "shown." + os.environ["RANK"]).write_text(json.dumps(shown))
+"""
+"""Of a process that has only begun."""
+
 
 @pytest.fixture
 def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -31,6 +46,8 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "    sys.exit(3 if os.environ['RANK'] == '1' else 0)\n"
         "def waits(folder):\n"
         "    import time; time.sleep(60)\n"
+        "def imports(folder):\n"
+        "    import torch._dynamo, torch.distributed.fsdp\n"
     )
     # `site` imports it in every interpreter, before anything of ours.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
@@ -62,3 +79,32 @@ def test_ranks_run_with_threads_of_a_library_and_without(forked: Forked, tmp_pat
         run(forked, "waits", tmp_path, limit_s=1.0)
     # Said once, however many jobs there are.
     assert (tmp_path / "server.log").read_text().count(fork_server._NO_FORK) == threads
+
+
+def test_a_spawned_rank_shares_nothing_with_the_server_and_keeps_its_environment_to_itself(
+    forked: Forked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD + SHOWS_ITSELF)
+    monkeypatch.setenv("SHOWN", str(tmp_path))
+    # As an argument the second would be too long.
+    long = {f"LONG{number}": "x" * 100_000 for number in range(2)}
+    forked.run(
+        ("work", "note", [str(tmp_path)]), [{"WORD": f"secret{rank}", **long} for rank in range(2)],
+        limit_s=60.0, log=tmp_path / "ranks.txt",
+    )  # fmt: skip
+    assert (tmp_path / "ranks.txt").read_text() == (
+        "--- rank 0\nof rank 0 secret0\n--- rank 1\nof rank 1 secret1\n"
+    )
+    for rank in range(2):
+        shown = json.loads((tmp_path / f"shown.{rank}").read_text())
+        assert "work" in shown["arguments"]
+        assert "secret" not in shown["arguments"]
+        log = str(tmp_path / f"ranks.txt.{rank}")
+        assert [shown["files"][number] for number in "012"] == [os.devnull, log, log]
+        # One more: it is closed once the rank has imported.
+        assert sum("pipe:" in where for where in shown["files"].values()) == 1
+
+
+def test_the_limit_of_a_spawned_rank_begins_once_it_has_imported_torch(forked: Forked, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD)
+    run(forked, "imports", tmp_path, limit_s=0.5)
