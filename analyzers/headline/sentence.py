@@ -248,8 +248,10 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
 
 
 def _of_bars(context: Context) -> pd.DataFrame:
-    """Return the exposed collectives of the steps that the bars show, if most of their time is divided into
-    waiting and moving; else those of all steps that can be compared. Columns `COLUMNS`."""
+    """Return the exposed collectives of the steps that the bars show; columns `COLUMNS`.
+
+    If most of their time is not divided into waiting and moving: those of all steps that can be compared.
+    """
     frame = context.in_alike[list(COLUMNS)]
     frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
     shown = keep(frame, frame["step"].isin(context.told_rows["step"].unique()))
