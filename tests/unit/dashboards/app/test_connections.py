@@ -174,7 +174,8 @@ def test_a_browser_is_answered_while_others_fill_the_server(connect, monkeypatch
                         if kind == "trickle":
                             # A part, well within the time that one has.
                             client.recv(65_536, socket.MSG_WAITALL)
-                            over.wait(0.1)
+                        # Else so many threads that read without a pause keep the interpreter from the server.
+                        over.wait(0.1)
 
     threads = [threading.Thread(target=fills) for _ in range(turns.AT_ONCE)]
     for each in threads:
