@@ -3,7 +3,7 @@
 Any program on the machine may connect, and a browser sends its request at once. So a request has one limit of
 time for its head and one for all of it, not one for each byte. Else a client that sends a byte a second would
 keep a thread for ever, and connections without a request would leave no room. An answer has a limit for each
-part, as all of it may take minutes over a slow line.
+part, as all of it may take minutes over a slow line; it has one for all of it only while others wait.
 Nothing is kept of a body that was refused, and a request that cannot be read gets one plain line.
 """
 
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
+from shardtoll.dashboards.app.line import readable
 from shardtoll.dashboards.app.refused import Refused
 from shardtoll.dashboards.app.security import BODY_MOST
 from shardtoll.dashboards.app.turns import HURRY_S, SLOW_S, Turn, Turns
@@ -50,6 +51,8 @@ class _Reading(io.RawIOBase):
         # One time for all of it: a byte now and then does not prolong it.
         self._hurry_s = self._begin_s + HURRY_S
         self._left = SENT_MOST
+        # For a part of the answer: what is read has its own limits.
+        connection.settimeout(READ_S)
         self.answered = False
 
     def readable(self) -> bool:
@@ -64,11 +67,12 @@ class _Reading(io.RawIOBase):
         size = min(len(buffer), self._left)
         if not size:
             raise ConnectionAbortedError("the request is too long")
-        self._turn.waits(self._hurry_s)
-        try:
-            count = self._waiting(READ_S, lambda: self._connection.recv_into(buffer, size))
-        finally:
-            self._turn.works()
+        self._turn.waits(self._hurry_s, for_bytes=True)
+        wait_s = min(READ_S, self._end_s - time.monotonic())
+        # First it is at work, then it reads: bytes that are read are no longer seen by who would end it.
+        if wait_s <= 0 or not readable([self._connection.fileno()], wait_s):
+            raise TimeoutError("the request took too long")
+        count = self._connection.recv_into(buffer, size) if self._turn.works() else 0
         self._left -= count
         return count
 
@@ -77,24 +81,14 @@ class _Reading(io.RawIOBase):
         self._end_s = self._begin_s + READ_S
         self._hurry_s = time.monotonic() + SLOW_S
 
-    def _waiting(self, pause_s: float, work: Any) -> int:
-        left_s = self._end_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the request took too long")
-        self._connection.settimeout(min(pause_s, left_s))
-        try:
-            count: int = work()
-            return count
-        finally:
-            # An answer has its own time.
-            self._connection.settimeout(READ_S)
-
     def _drop(self) -> None:
         """Take what still comes, so that the client gets to read the answer, and keep none of it."""
         scratch = bytearray(65_536)
+        number = self._connection.fileno()
         with contextlib.suppress(OSError):
-            while self._waiting(_DROP_S, lambda: self._connection.recv_into(scratch)):
-                pass
+            while readable([number], max(min(_DROP_S, self._end_s - time.monotonic()), 0)):
+                if time.monotonic() >= self._end_s or not self._connection.recv_into(scratch):
+                    return
 
 
 class _Writing(io.BufferedIOBase):
@@ -103,17 +97,21 @@ class _Writing(io.BufferedIOBase):
     def __init__(self, connection: socket.socket, turn: Turn) -> None:
         self._connection = connection
         self._turn = turn
+        self._spent_s = 0.0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         """Send all of it; raises TimeoutError if a part takes too long."""
+        begin_s = time.monotonic()
+        # One time for all of the answer: taking a part now and then does not prolong it.
+        self._turn.waits(begin_s + SLOW_S - self._spent_s)
         with memoryview(data).cast("B") as view:
             for begin in range(0, len(view), _PART_BYTES):
-                self._turn.waits(time.monotonic() + SLOW_S)
                 self._connection.sendall(view[begin : begin + _PART_BYTES])
             self._turn.works()
+            self._spent_s += time.monotonic() - begin_s
             return len(view)
 
 
@@ -175,9 +173,9 @@ class Server(ThreadedWSGIServer):
         super().__init__(*args, **kwargs)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread once there is room; refuse at once if too many wait for it."""
-        if not self.turns.come(request, client_address):
-            self._refused.add(request)
+        """Answer on a thread once there is room; refuse one at once if too many wait for it."""
+        if (refused := self.turns.come(request, client_address)) is not None:
+            self._refused.add(refused)
         self._next()
 
     def _next(self) -> None:
