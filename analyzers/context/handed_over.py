@@ -3,12 +3,17 @@
 A receiver's host stands in its call until the sender's device has made the data and it has come over. Traces
 name the calls, but as a rule neither the group nor the other side. If they do, the messages are matched by
 that (`match`). Else the pipeline's order says it: activations go from each stage to the next and gradients
-back, each in the order in which they are sent. A group is taken for a pipeline only if all its ranks agree.
-Each has as many messages for its neighbour as that one receives. No message arrives before it is sent.
+back, each in the order in which they are sent. A group is taken for a pipeline only if all its ranks agree
+in each whole step. Each has as many messages for its neighbour as that one receives. No message arrives
+before it is sent.
+The profiler may cut the first and last step of its window. If their calls contradict, only these messages
+stay without a match.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -50,8 +55,10 @@ class Messages(Struct, frozen=True):
 def messages(context: Context, events: pd.DataFrame, start: Floats, ranks: tuple[int, ...]) -> Messages:
     """Return the messages among these events of the host, launches too; `start` is theirs on one clock."""
     calls = _calls(context, events, start)
-    found = _by_match(calls) or _by_order(context, calls)
-    sends, receives = (np.array([pair[side] for pair in found], dtype=np.int64) for side in (0, 1))
+    matched = by_match(calls)
+    rest = calls.drop(index=[row for pair in matched for row in pair])
+    pairs = matched + by_order(rest, {group.ranks for group in context.ledger.groups})
+    sends, receives = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
     columns = {name: calls[name].to_numpy() for name in calls.columns}
     places = np.searchsorted(ranks, columns["rank"].astype(np.int64))
     return Messages(
@@ -70,8 +77,8 @@ def _calls(context: Context, events: pd.DataFrame, start: Floats) -> pd.DataFram
     frame = context.collectives
     place = frame.groupby("rank").cumcount()
     number = pd.MultiIndex.from_arrays([frame["rank"].astype("int64"), place])
-    own = events["collective"].fillna(-1).astype("int64")
-    at = number.get_indexer(pd.MultiIndex.from_arrays([events["rank"].astype("int64"), own]))
+    collective = events["collective"].fillna(-1).astype("int64")
+    at = number.get_indexer(pd.MultiIndex.from_arrays([events["rank"].astype("int64"), collective]))
     match = frame["match_id"].to_numpy(dtype=np.int64, na_value=-1)
     calls = pd.DataFrame(
         {
@@ -95,7 +102,7 @@ def _calls(context: Context, events: pd.DataFrame, start: Floats) -> pd.DataFram
     return made
 
 
-def _by_match(calls: pd.DataFrame) -> list[tuple[int, int]]:
+def by_match(calls: pd.DataFrame) -> list[tuple[int, int]]:
     """Return the pairs of rows, sender's and receiver's, that the record itself matches."""
     sides = {}
     for is_send in (True, False):
@@ -104,38 +111,51 @@ def _by_match(calls: pd.DataFrame) -> list[tuple[int, int]]:
     return [(row, sides[False][match]) for match, row in sides[True].items() if match in sides[False]]
 
 
-def _by_order(context: Context, calls: pd.DataFrame) -> list[tuple[int, int]]:
-    """Return the pairs that follow from the order of a pipeline."""
+def by_order(calls: pd.DataFrame, lines: Collection[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Return the pairs that follow from the order of a pipeline; `lines` are the ranks of each group.
+
+    Calls outside every step pair with nothing. A call that two groups pair differently stays without a pair.
+    """
     keys = zip(*(calls[name].tolist() for name in ("rank", "step", "sends", "forward")), strict=True)
     listed: dict[Key, list[int]] = {}
     for row, key in enumerate(keys):
-        listed.setdefault(key, []).append(row)
+        if key[1] >= 0:
+            listed.setdefault(key, []).append(row)
     rows_of = {key: np.array(rows, dtype=np.int64) for key, rows in listed.items()}
-    steps = sorted({key[1] for key in rows_of})
-    taken: dict[int, int] = {}
-    wrong: set[int] = set()
-    lines = sorted({group.ranks for group in context.ledger.groups if len(group.ranks) > 1}, key=len)
-    for line in lines:
-        for send, receive in _along(calls, rows_of, line, steps):
-            if taken.setdefault(receive, send) != send:
-                wrong.add(receive)
-    return sorted((send, receive) for receive, send in taken.items() if receive not in wrong)
+    times, label = (calls["start"].to_numpy(), calls["end"].to_numpy()), calls.index.tolist()
+    pairs = {pair for line in set(lines) if len(line) > 1 for pair in _along(times, rows_of, line)}
+    uses = [Counter(pair[side] for pair in pairs) for side in (0, 1)]
+    fit = sorted(pair for pair in pairs if uses[0][pair[0]] == uses[1][pair[1]] == 1)
+    return [(label[send], label[receive]) for send, receive in fit]
 
 
 def _along(
-    calls: pd.DataFrame, rows_of: dict[Key, Ints], line: tuple[int, ...], steps: list[int]
+    times: tuple[Floats, Floats], rows_of: dict[Key, Ints], line: tuple[int, ...]
 ) -> list[tuple[int, int]]:
-    """Return the pairs if these ranks are the stages of a pipeline in order; none if anything contradicts."""
-    none = np.zeros(0, dtype=np.int64)
-    start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
+    """Return the pairs if these ranks are the stages of a pipeline; none if a whole step contradicts."""
+    steps = {key[1] for key in rows_of}
     pairs: list[tuple[int, int]] = []
-    for step in steps:
-        for place, rank in enumerate(line):
-            # With several stages a rank the last rank sends to the first one's next stage.
-            for forward, other in ((True, line[(place + 1) % len(line)]), (False, line[place - 1])):
-                sent = rows_of.get((rank, step, True, forward), none)
-                got = rows_of.get((other, step, False, forward), none)
-                if len(sent) != len(got) or (end[got] + SLACK_NS < start[sent]).any():
-                    return []
-                pairs += zip(sent.tolist(), got.tolist(), strict=True)
+    for step in sorted(steps):
+        of_step = _in_step(times, rows_of, line, step)
+        # A window of the profiler begins and ends anywhere in a step.
+        if of_step is None and {step - 1, step + 1} <= steps:
+            return []
+        pairs += of_step or []
+    return pairs
+
+
+def _in_step(
+    times: tuple[Floats, Floats], rows_of: dict[Key, Ints], line: tuple[int, ...], step: int
+) -> list[tuple[int, int]] | None:
+    """Return the pairs of one step; None if any of its calls contradicts this order of stages."""
+    none = np.zeros(0, dtype=np.int64)
+    pairs: list[tuple[int, int]] = []
+    for place, rank in enumerate(line):
+        # With several stages a rank the last rank sends to the first one's next stage.
+        for forward, other in ((True, line[(place + 1) % len(line)]), (False, line[place - 1])):
+            sent = rows_of.get((rank, step, True, forward), none)
+            got = rows_of.get((other, step, False, forward), none)
+            if len(sent) != len(got) or (times[1][got] + SLACK_NS < times[0][sent]).any():
+                return None
+            pairs += zip(sent.tolist(), got.tolist(), strict=True)
     return pairs

@@ -17,7 +17,9 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.held import pairs, until
+from shardtoll.analyzers.context.match import OVERLAP_NS
 from shardtoll.analyzers.context.peers import ROOTED
+from shardtoll.analyzers.context.reduces import of_reduces
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -113,4 +115,9 @@ def _held(frame: pd.DataFrame, match: Ints, place: Ints, here: Ints, of: pd.Data
     """Return until when each of the rows `here` was held up on gloo, and by which of them."""
     op = frame["op"].iloc[here].to_numpy(dtype=object)
     start, end = of["start"].to_numpy(dtype=np.int64), of["end"].to_numpy(dtype=np.int64)
-    return until(pairs(op, match[here], place[here]), start, end)
+    waiter, awaited = pairs(op, match[here], place[here])
+    arrivals = of_reduces(op, match[here], place[here], (start, end), OVERLAP_NS)
+    # Of all that a rank of a reduce waits for, the last one counts.
+    waiter = np.concatenate([waiter, arrivals.row])
+    awaited = np.concatenate([awaited, arrivals.row[arrivals.cut]])
+    return until((waiter, awaited), start, end)

@@ -45,7 +45,7 @@ def edges_of(nodes: Nodes, made: Messages) -> Edges:
     """
     waited = np.zeros(len(nodes.rank))
     target = _next_on_host(nodes, made)
-    found: list[tuple[int, int, int, float]] = []
+    edges: list[tuple[int, int, int, float]] = []
     """Message, node before, node after, and how long after that one's end the data was sent."""
     there = np.full(len(made.sent), -np.inf)
     before = {int(rank): _Before(nodes, int(rank)) for rank in np.unique(made.source)}
@@ -54,17 +54,19 @@ def edges_of(nodes: Nodes, made: Messages) -> Edges:
         there[number] = sent
         for node, is_host in before[int(made.source[number])].at(sent):
             end = float(nodes.end[node])
-            # Later ends did not hold the receiver up. Edges only lead on in time, so never in a circle.
-            if end > nodes.start[target[number]]:
+            # Later ends did not hold the receiver up. Edges only lead on in time, so never in a circle: one
+            # at a single instant needs nodes without length only.
+            begin = nodes.start[target[number]]
+            if end > begin or (end >= begin and end <= nodes.start[node]):
                 continue
-            found.append((number, node, int(target[number]), sent - end if is_host else 0.0))
+            edges.append((number, node, int(target[number]), sent - end if is_host else 0.0))
             there[number] = max(there[number], end)
     took = _took(made, there)
     # All of a receiver's call is waiting: the host's own work in it takes microseconds.
-    there_is = target >= 0
-    np.add.at(waited, target[there_is], (made.got - made.called)[there_is])
-    chosen = np.array([each[:3] for each in found], dtype=np.int64).reshape(-1, 3)
-    after_send = np.array([each[3] for each in found], dtype=np.float64)
+    has_node = target >= 0
+    np.add.at(waited, target[has_node], (made.got - made.called)[has_node])
+    chosen = np.array([each[:3] for each in edges], dtype=np.int64).reshape(-1, 3)
+    after_send = np.array([each[3] for each in edges], dtype=np.float64)
     # Between having the message and the node the host may have waited for other messages.
     later = nodes.start[target] - made.got - _other_waits(made, target)
     lag = after_send + took[chosen[:, 0]] + later[chosen[:, 0]]
@@ -75,13 +77,13 @@ def _took(made: Messages, there: Floats) -> Floats:
     """Return how long each message took once the sender was there."""
     took = made.got - there
     waiting = there >= made.called
-    usual: dict[tuple[int, int], float] = {}
-    pairs = list(zip(made.source.tolist(), made.target.tolist(), strict=True))
-    for pair in set(pairs):
-        mine = np.array([each == pair for each in pairs])
-        times = took[mine & waiting]
-        usual[pair] = float(np.median(times if len(times) else took[mine]))
-    limit = np.array([usual[pair] for pair in pairs], dtype=np.float64)
+    _, pair = np.unique(np.stack([made.source, made.target]), axis=1, return_inverse=True)
+    pair = np.asarray(pair).reshape(-1)
+    order = np.argsort(pair, kind="stable")
+    limit = np.zeros(len(took))
+    for rows in np.split(order, np.flatnonzero(np.diff(pair[order])) + 1) if len(order) else ():
+        waited = rows[waiting[rows]]
+        limit[rows] = np.median(took[waited if len(waited) else rows])
     return np.where(waiting, took, np.minimum(took, limit))
 
 
@@ -125,9 +127,9 @@ class _Before:
 
     def at(self, instant: float) -> list[tuple[int, bool]]:
         """Return the last node of each lane that was there, and whether it is on the host."""
-        found = []
+        last_nodes = []
         for rows, asked, is_host in self._lanes:
             place = int(np.searchsorted(asked, instant, "right")) - 1
             if place >= 0:
-                found.append((int(rows[place]), is_host))
-        return found
+                last_nodes.append((int(rows[place]), is_host))
+        return last_nodes

@@ -1,7 +1,8 @@
 """Rooted operations on gloo in the graph of a step: there each rank waits for some others, and not for all.
 
 A rendezvous has one set of ranks for which all wait. Here each waiting row gets a number of its own, and
-several rows feed it: see `held.pairs`.
+several rows feed it: see `held.pairs`. A reduce is one rendezvous, with one more for each set of ranks for
+which some waited who left early.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.held import pairs
+from shardtoll.analyzers.context.reduces import Arrivals, of_reduces
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,29 +44,52 @@ def with_held(
     """Return the dependencies with those of rooted operations on gloo in place of what they had."""
     place = rows["root_place"].to_numpy(dtype=np.int64)
     place = np.where(rows["wait_ns"].notna().to_numpy(dtype=bool), place, -1)
-    is_one = place >= 0
+    is_held = place >= 0
     none = np.zeros(0, dtype=np.int64)
-    if not is_one.any():
+    if not is_held.any():
         return Dependencies(match, feeds, moved, none, none)
     number = pd.factorize(rows["match_id"].to_numpy(dtype=np.int64, na_value=-1), use_na_sentinel=False)[0]
     number = np.where(rows["match_id"].notna().to_numpy(dtype=bool), number, -1)
-    waiter, awaited = pairs(rows["op"].to_numpy(dtype=object), number.astype(np.int64), place)
+    number, op = number.astype(np.int64), rows["op"].to_numpy(dtype=object)
+    waiter, awaited = pairs(op, number, place)
     stood = end[waiter] + SLACK_NS >= start[awaited]
     waiter, awaited = waiter[stood], awaited[stood]
     beyond = int(max(match.max(initial=-1), feeds.max(initial=-1))) + 1
     which, nth = np.unique(waiter, return_inverse=True)
     match, feeds, moved = match.copy(), feeds.copy(), moved.copy()
-    match[is_one] = feeds[is_one] = -1
+    match[is_held] = feeds[is_held] = -1
     match[which] = beyond + np.arange(len(which))
     since = start.copy()
     np.maximum.at(since, waiter, start[awaited])
-    moved[is_one] = np.maximum(0, end - since)[is_one]
-    return Dependencies(match, feeds, moved, awaited, beyond + nth.astype(np.int64))
+    arrivals = of_reduces(op, number, place, (start, end), SLACK_NS)
+    since[arrivals.row] = np.maximum(start[arrivals.row], start[arrivals.row[arrivals.cut]])
+    moved[is_held] = np.maximum(0, end - since)[is_held]
+    fed_by, fed = _meet(arrivals, beyond + len(which), match, feeds)
+    fed_by, fed = np.concatenate([awaited, fed_by]), np.concatenate([beyond + nth, fed])
+    return Dependencies(match, feeds, moved, fed_by, fed.astype(np.int64))
 
 
-def fed_numbers(feeds: Ints, fed_by: Ints, fed: Ints) -> list[tuple[int, ...]]:
+def _meet(arrivals: Arrivals, beyond: int, match: Ints, feeds: Ints) -> tuple[Ints, Ints]:
+    """Let the rows of reduces wait and feed; return the rows that feed further numbers, and these."""
+    row, first, cut = arrivals.row, arrivals.first, arrivals.cut
+    # Who left before any other came waits for nobody. Numbers go by the last arrival that counts.
+    waits = cut > first
+    match[row[waits]] = beyond + cut[waits]
+    several = arrivals.last > first
+    feeds[row[several]] = np.where(waits, beyond + cut, beyond + arrivals.last)[several]
+    cuts, at = np.unique(cut[waits], return_index=True)
+    begins = first[waits][at]
+    counts = cuts - begins + 1
+    # All places from the first to each cut, but for those that feed it already.
+    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts - begins, counts)
+    fed_by, fed = row[place], beyond + np.repeat(cuts, counts)
+    more = feeds[fed_by] != fed
+    return fed_by[more], fed[more]
+
+
+def fed_numbers(feeds: Ints, fed_by: Ints, fed: Ints) -> list[list[int]]:
     """Return all the numbers that each row feeds."""
-    numbers: list[tuple[int, ...]] = [() if number < 0 else (number,) for number in feeds.tolist()]
+    numbers: list[list[int]] = [[] if number < 0 else [number] for number in feeds.tolist()]
     for row, number in zip(fed_by.tolist(), fed.tolist(), strict=True):
-        numbers[row] += (number,)
+        numbers[row].append(number)
     return numbers

@@ -44,12 +44,12 @@ def message_rows(context: Context) -> pd.DataFrame:
     got = np.maximum(made.got, stood)
     number = np.arange(len(there))
     beyond = int(context.in_alike["match_id"].max() if context.in_alike["match_id"].notna().any() else -1)
-    known = np.array(ranks, dtype=np.int64)
+    rank_numbers = np.array(ranks, dtype=np.int64)
     rows: pd.DataFrame = pd.DataFrame(
         {
             "step": np.tile(made.step, 2),
-            "rank": known[np.concatenate([made.source, made.target])],
-            "root": np.tile(known[made.source], 2),
+            "rank": rank_numbers[np.concatenate([made.source, made.target])],
+            "root": np.tile(rank_numbers[made.source], 2),
             "arrival_ns": np.concatenate([there, stood]).astype(np.int64),
             "duration_ns": np.concatenate([np.zeros(len(there)), got - stood]).astype(np.int64),
             "match_id": np.tile(beyond + 1 + number, 2),
