@@ -108,7 +108,10 @@ def path(
         else:
             answer = f"Not better: within {human.percent(NOISE)} of {best.words}."
         steps.append(Decision(question, number, answer))
-    if stays and not steps[-1].answer.startswith("Yes"):
+    if stays and all(fastest is None for _, fastest, _ in families):
+        needed = f"it ran; its band reaches {human.size(best.memory_high_bytes)}, {limit}"
+        steps.append(Decision("Does your layout fit?", needed, f"Yes: keep {best.words}."))
+    elif stays and not steps[-1].answer.startswith("Yes"):
         number = f"{human.duration(best.step_ns.expected)} per step"
         steps.append(Decision("Is your layout faster than all of these?", number, f"Yes: keep {best.words}."))
     return tuple(steps)
