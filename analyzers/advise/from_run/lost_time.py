@@ -27,11 +27,11 @@ def lost_ns(report: Report) -> float:
     late_ns = max((toll for toll in tolls if toll is not None), default=0)
     by_step: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for row in report.tables["steps"].to_pylist():
-        lost = stalled[row["step"], row["rank"]]
-        by_step[row["step"]].append((row["duration_ns"], lost, row["capture_ns"]))
+        times = (row["duration_ns"], stalled[row["step"], row["rank"]], row["capture_ns"])
+        by_step[row["step"]].append(times)
     whole, rest = [], []
     for rows in by_step.values():
-        took, lost, capture = zip(*rows, strict=True)
-        whole.append(max(took))
-        rest.append(max(0, max(took) - min(capture) - max(*lost, late_ns)))
+        took_ns, stalls, captures = (list(column) for column in zip(*rows, strict=True))
+        whole.append(max(took_ns))
+        rest.append(max(0, max(took_ns) - min(captures) - max(*stalls, late_ns)))
     return float(median(whole) - median(rest)) if whole else 0.0
