@@ -172,8 +172,8 @@ def _recorded(advice: Advice) -> Iterator[str]:
     wider = max(advice.scale, 1 / advice.scale)
     if wider > MOST_SCALE:
         yield (
-            f"Nothing on record explains a factor of {wider:.3g}, and other layouts may have another. So bands "
-            "of layouts that did not run are wider by it each way."
+            f"Nothing on record explains a factor of {wider:.3g}, and other layouts may have another. So "
+            "bands of layouts that did not run are wider by it each way."
         )
 
 
