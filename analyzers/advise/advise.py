@@ -55,9 +55,13 @@ class Beside:
     loader_most_sequences_per_s: float | None = None
     """What the time that loops waited allows at most; None unknown."""
     current_step_ns: float | None = None
-    """Step of the current layout on the machine that is asked about; forecasts are scaled to it."""
+    """Step of the recorded layout on the machine that is asked about; forecasts are scaled to it."""
     keeps_current: bool = False
     """Whether the current layout stands: no slower one is advised, however simple."""
+    ran: bool = False
+    """Whether the current layout ran on the machine that is asked about: then it fits in its memory."""
+    recorded: Layout | None = None
+    """The layout whose step `current_step_ns` is; None: the current one."""
 
 
 def advise(question: Question, network: Network | None = None, beside: Beside | None = None) -> Advice:
@@ -66,8 +70,9 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     capacity = capacity_of(question.gpu)
     wire = network or FabricNetwork(load_fabric(question.fabric or usual_fabric(question.gpu)))
     search = Search(question, wire, capacity)
-    if beside.current_step_ns and question.current is not None:
-        search.calibrate(question.current, beside.current_step_ns)
+    recorded, forecast = beside.recorded or question.current, None
+    if beside.current_step_ns and recorded is not None:
+        forecast = search.calibrate(recorded, beside.current_step_ns)
     priced = search.run()
     if not search.legal:
         raise UsageError(
@@ -78,11 +83,18 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     families = _families(search, priced)
     best = choose(fitting, lambda family: next(fast for each, fast, _ in families if each is family))
     current = search.candidate(question.current) if question.current is not None else None
-    stays = best is not None and current is not None and _stays(current, best, beside)
+    # Who asks for less than the GPU's memory is not answered by a run that had all of it.
+    if current is not None and beside.ran and question.memory_share >= 1:
+        current = replace(current, fits=True)
+    stays = current is not None and _stays(current, best, beside)
     best = current if stays else best
     if best is None:
-        return _none_fits(question, search, families, current, capacity, beside)
-    fastest = min((fitting[0], best), key=lambda each: each.step_ns.expected)
+        return replace(
+            _none_fits(question, search, families, current, capacity, beside),
+            scale=search.scale,
+            recorded_forecast_ns=forecast,
+        )
+    fastest = min((*fitting[:1], best), key=lambda each: each.step_ns.expected)
     ties = _ties(fitting, best, fastest)
     others = tuple(each for each in fitting if each not in ties)[:10]
     trade = lever_trade(search, best)
@@ -109,12 +121,13 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         capacity_bytes=capacity,
         notes=_notes(question, network),
         scale=search.scale,
+        recorded_forecast_ns=forecast,
     )
 
 
-def _stays(current: Candidate, best: Candidate, beside: Beside) -> bool:
+def _stays(current: Candidate, best: Candidate | None, beside: Beside) -> bool:
     """Return whether the current layout is kept: it stands, fits and is faster than the best other one."""
-    return beside.keeps_current and bool(current.fits) and slower_by(current, best) < 0
+    return beside.keeps_current and bool(current.fits) and (best is None or slower_by(current, best) < 0)
 
 
 def _families(
@@ -185,6 +198,8 @@ def _headline(
         gap = slower_by(current, best)
         if current.layout == best.layout:
             text += " It is your layout."
+            if best.memory_high_bytes > share * capacity_bytes:
+                text += f" It ran, so it fits, though its band reaches {human.size(best.memory_high_bytes)}."
         elif not current.fits:
             text += (
                 f" Your layout {fits_words(current.fits)}: up to {human.size(current.memory_high_bytes)}, "

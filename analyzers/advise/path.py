@@ -99,16 +99,19 @@ def path(
             continue
         exposed = human.percent(fastest.exposed_share)
         slower = fastest.step_ns.expected / best.step_ns.expected - 1
-        own = f"{human.duration(fastest.step_ns.expected)} per step, {exposed} exposed communication"
+        number = f"{human.duration(fastest.step_ns.expected)} per step, {exposed} exposed communication"
         if fastest.words == best.words:
-            steps.append(Decision(question, own, f"Yes: {fastest.words}."))
+            steps.append(Decision(question, number, f"Yes: {fastest.words}."))
             break
         if slower > 0:
             answer = f"No: {human.percent(slower)} slower than {best.words}."
         else:
             answer = f"Not better: within {human.percent(NOISE)} of {best.words}."
-        steps.append(Decision(question, own, answer))
-    if stays and not steps[-1].answer.startswith("Yes"):
-        own = f"{human.duration(best.step_ns.expected)} per step"
-        steps.append(Decision("Is your layout faster than all of these?", own, f"Yes: keep {best.words}."))
+        steps.append(Decision(question, number, answer))
+    if stays and all(fastest is None for _, fastest, _ in families):
+        needed = f"it ran; its band reaches {human.size(best.memory_high_bytes)}, {limit}"
+        steps.append(Decision("Does your layout fit?", needed, f"Yes: keep {best.words}."))
+    elif stays and not steps[-1].answer.startswith("Yes"):
+        number = f"{human.duration(best.step_ns.expected)} per step"
+        steps.append(Decision("Is your layout faster than all of these?", number, f"Yes: keep {best.words}."))
     return tuple(steps)

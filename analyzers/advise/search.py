@@ -14,7 +14,8 @@ from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.memory.peak import outside_bytes
 from shardtoll.analyzers.forecast.memory.quick import quick_peak_bytes
 from shardtoll.analyzers.forecast.plan import Network, price_plan
-from shardtoll.ledger.answers.advice import Candidate, Question
+from shardtoll.ledger.answers.advice import MOST_SCALE, Candidate, Question
+from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.plan_memory import fits_in
 from shardtoll.ledger.answers.training_plan import Layout, TrainingPlan
 
@@ -50,16 +51,23 @@ class Search:
         self.question, self.network, self.capacity_bytes = question, network, capacity_bytes
         self.scale = scale
         """Measured over forecast time of a layout that ran: every candidate's times are scaled by it."""
+        self._recorded: Layout | None = None
         self.legal = 0
         self.too_large = 0
         self.slow: list[TrainingPlan] = []
         self.uncertain: dict[Layout, Candidate] = {}
         self._full: dict[tuple[Layout, bool, str], Candidate] = {}
 
-    def calibrate(self, layout: Layout, step_ns: float) -> None:
-        """Scale all candidates so that this layout takes the time that its step was seen to take."""
-        self.scale *= step_ns / self.candidate(layout).step_ns.expected
+    def calibrate(self, layout: Layout, step_ns: float) -> Band:
+        """Scale all candidates so that this layout takes the time that its step was seen to take.
+
+        Returns what its forecast was.
+        """
+        forecast = self.candidate(layout).step_ns
+        self.scale *= step_ns / forecast.expected
+        self._recorded = layout
         self._full.clear()
+        return forecast
 
     def run(self, layouts: Iterable[Layout] | None = None) -> list[Priced]:
         """Price the legal layouts that may fit and may be fast, fastest first.
@@ -119,7 +127,10 @@ class Search:
         if key not in self._full:
             plan = plan_for(question, layout)
             made = _candidate(plan, self.network, self.capacity_bytes, question.memory_share, offload)
-            self._full[key] = _scaled(made, self.scale)
+            # A large factor has a cause that is not known, and other layouts may have less or more of it.
+            factor = max(self.scale, 1 / self.scale)
+            ran = layout == self._recorded and not offload and question is self.question
+            self._full[key] = _scaled(made, self.scale, 1.0 if ran or factor <= MOST_SCALE else factor)
         return self._full[key]
 
     def fitting(self, priced: Sequence[Priced], most: int) -> list[Candidate]:
@@ -148,20 +159,24 @@ class Search:
         return sorted(chosen, key=lambda each: (each.step_ns.expected, each.levers, each.words))
 
 
-def _scaled(candidate: Candidate, scale: float) -> Candidate:
-    """Return the candidate with all its times scaled."""
+def _scaled(candidate: Candidate, scale: float, wider: float) -> Candidate:
+    """Return the candidate with all its times scaled, and bands `wider` times as far each way."""
     if scale == 1:
         return candidate
     return replace(
         candidate,
-        step_ns=candidate.step_ns.scaled(scale),
-        tokens_per_s_gpu=candidate.tokens_per_s_gpu.scaled(1 / scale),
+        step_ns=_wider(candidate.step_ns.scaled(scale), wider),
+        tokens_per_s_gpu=_wider(candidate.tokens_per_s_gpu.scaled(1 / scale), wider),
         mfu=None if candidate.mfu is None else candidate.mfu / scale,
         compute_ns=candidate.compute_ns * scale,
         exposed_ns={name: time * scale for name, time in candidate.exposed_ns.items()},
         bubble_ns=candidate.bubble_ns * scale,
         other_ns=candidate.other_ns * scale,
     )
+
+
+def _wider(band: Band, factor: float) -> Band:
+    return Band(band.expected, band.low / factor, band.high * factor)
 
 
 def _in_order(priced: list[Priced]) -> list[Priced]:

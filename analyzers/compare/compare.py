@@ -208,6 +208,7 @@ def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
             after=now and now[0],
             toll_ns=(was and was[1].toll_ns, now and now[1].toll_ns),
             firm=finding.family == "correctness" or finding.kind in FIRM,
+            rank=late_rank(finding),
         )
         (new if was is None else gone if now is None else stayed).append(change)
     # Equal ones stand as above.

@@ -72,8 +72,11 @@ def _first_rank(comparison: Comparison, change: Change) -> Change | None:
 
 
 def _led(comparison: Comparison, change: Change) -> str:
-    """Return which finding explains most of a change, to go on a sentence; empty if none does."""
-    finding = leading(comparison, change.difference)
+    """Return which finding explains most of a change, to go on a sentence.
+
+    Empty if none does, and of a change that is noise: nothing explains that.
+    """
+    finding = leading(comparison, change.difference) if change.changed else None
     return "" if finding is None else f"; most on the bills: {finding_words(finding)}"
 
 
@@ -87,8 +90,7 @@ def finding_words(finding: FindingChange) -> str:
     else:
         became = f"{was or 'no price'} before, {now or 'no price'} after"
     # Which rank is late says more than where in its step.
-    late = finding.place.partition(" · ")[0]
-    where = late if late.startswith("rank ") else finding.place
+    where = finding.place if finding.rank is None else f"rank {finding.rank}"
     return f"{finding.kind} at {where} ({became})"
 
 

@@ -38,6 +38,8 @@ TIMED: Final = 0.75
 """The same of times, which vary from run to run."""
 MOST_NOISE: Final = 0.5
 """Largest noise of the two runs, as a part of a toll, at which a smaller rest of it counts as noise."""
+MOST_LEFT: Final = 1 / 6
+"""Largest part of a toll that may be left of one that is gone: a noisier run does not hide more of it."""
 
 
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
@@ -124,14 +126,19 @@ def _left(quantity: Quantity, left: Finding, noise_ns: float | None) -> tuple[Ve
     limit = TIMED if quantity.unit == "ns" else EXACT
     was, now = (_words(value, quantity) for value in (quantity.before, quantity.after))
     shrank = quantity.before > 0 and quantity.after < limit * quantity.before
-    telling = quantity.unit == "ns" and noise_ns is not None and noise_ns <= MOST_NOISE * quantity.before
-    if shrank and telling and noise_ns is not None and quantity.after <= noise_ns:
-        return "gone", f"{now} of {was} are left, within the noise of the two runs ({duration(noise_ns)})"
+    if shrank and quantity.unit == "ns" and noise_ns is not None:
+        noise = f"the noise of the two runs ({duration(noise_ns)})"
+        rest_ns = min(noise_ns, MOST_LEFT * quantity.before)
+        if noise_ns <= MOST_NOISE * quantity.before and quantity.after <= rest_ns:
+            return "gone", f"{now} of {was} are left, within {noise}"
+        if quantity.before - quantity.after <= noise_ns:
+            return (
+                "cannot be told",
+                f"{quantity.name} {was} before, {now} after: the change is within {noise}",
+            )
     if shrank:
-        return (
-            "smaller",
-            f"{quantity.name} {was} before, {now} after ({1 - quantity.after / quantity.before:.0%} less)",
-        )
+        less = 1 - quantity.after / quantity.before
+        return "smaller", f"{quantity.name} {was} before, {now} after ({less:.0%} less)"
     larger = quantity.after * limit > quantity.before
     return "still there", f"{quantity.name} {was} before, {now} after" + (": it is larger" if larger else "")
 

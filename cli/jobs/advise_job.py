@@ -72,7 +72,7 @@ def advised(
     # Before the script runs dry for the first time.
     template = None if confirm is None else Template.read(confirm)
     notes: list[str] = []
-    values, place, step_ns = options, "advise", None
+    values, place, step_ns, lost_ns = options, "advise", None, 0.0
     if kind == "plan":
         from shardtoll.cli.jobs.plan_file import tables
 
@@ -96,21 +96,27 @@ def advised(
         if not _same_machine(derived, options):
             step_ns = None
         if "current" in values:
-            beside |= {"current_step_ns": step_ns, "keeps_current": True}
+            lost_ns = 0.0 if step_ns is None else derived.lost_ns
+            rest_ns = None if step_ns is None else step_ns - lost_ns
+            beside |= {"current_step_ns": rest_ns, "keeps_current": True}
+            # A dry run proves nothing of memory.
+            beside["ran"] = _same_machine(derived, options) and report.run.source != "dry"
+        else:
+            step_ns = None
     question = question_of(values, place)
     if kind == "plan" and question.current is not None:
         beside |= {"sequences_before": question.current.sequences, "keeps_current": True}
     if explain is not None:
-        question = replace(question, current=layout_of(explain, question))
-        # A layout that is only asked about: nothing was recorded of it, and it does not stand.
-        beside |= {"current_step_ns": None, "keeps_current": False}
-        step_ns = None
+        # A layout that is only asked about: it does not stand. What was recorded is the run's layout.
+        standing, question = question.current, replace(question, current=layout_of(explain, question))
+        beside |= {"recorded": standing, "keeps_current": False}
+        beside["ran"] = beside.get("ran", False) and question.current == standing
     with waiting("pricing the layouts"):
         advice = advise(question, beside=Beside(**beside))
     if template is not None and path is not None:
         machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
         advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, template, machine))
-    return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns)
+    return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns, recorded_lost_ns=lost_ns)
 
 
 def _same_machine(derived: Derived, options: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shardtoll.ledger.answers.advice import Advice, Candidate, FailureAdvice
+from shardtoll.ledger.answers.advice import MOST_SCALE, Advice, Candidate, FailureAdvice
 from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.words import human
 
@@ -141,14 +141,7 @@ _SCALING_LEAD = (
 
 def lines(advice: Advice) -> Iterator[str]:
     """Yield sentences about batch, loaders, failures and the search."""
-    if advice.recorded_step_ns is not None and advice.current is not None:
-        forecast = advice.current.step_ns.scaled(1 / advice.scale)
-        within = "within" if forecast.low <= advice.recorded_step_ns <= forecast.high else "outside"
-        yield (
-            f"The run's step takes {human.duration(advice.recorded_step_ns)}. The forecast of its layout was "
-            f"{human.duration(forecast.expected)}: the step is {within} its band. So every forecast here is "
-            f"scaled by {advice.scale:.3g}."
-        )
+    yield from _recorded(advice)
     yield advice.batch.words
     if advice.loader is not None:
         yield advice.loader.words
@@ -156,6 +149,32 @@ def lines(advice: Advice) -> Iterator[str]:
         yield from failure_lines(advice.failures)
     yield f"{advice.legal:,} legal layouts, {advice.too_large:,} too large for the GPU."
     yield from advice.notes
+
+
+def _recorded(advice: Advice) -> Iterator[str]:
+    forecast, took_ns = advice.recorded_forecast_ns, advice.recorded_step_ns
+    if forecast is None or took_ns is None:
+        return
+    lost_ns = advice.recorded_lost_ns
+    lost = ""
+    if lost_ns:
+        lost = (
+            f" {human.duration(lost_ns)} of it are data, checkpoints, late ranks or capture, which no layout "
+            "changes."
+        )
+    within = "within" if forecast.low <= took_ns - lost_ns <= forecast.high else "outside"
+    rest = "the rest" if lost_ns else "the step"
+    yield (
+        f"The run's step takes {human.duration(took_ns)}.{lost} The forecast of its layout was "
+        f"{human.duration(forecast.expected)}: {rest} is {within} its band. So every forecast here is "
+        f"scaled by {advice.scale:.3g}."
+    )
+    wider = max(advice.scale, 1 / advice.scale)
+    if wider > MOST_SCALE:
+        yield (
+            f"Nothing on record explains a factor of {wider:.3g}, and other layouts may have another. So "
+            "bands of layouts that did not run are wider by it each way."
+        )
 
 
 def failure_lines(failures: FailureAdvice) -> Iterator[str]:

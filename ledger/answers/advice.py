@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape
 from shardtoll.ledger.foreign.plain import to_plain
+
+MOST_SCALE: Final = 2.0
+"""A recorded step that differs from its forecast by a larger factor does so for a reason nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +242,12 @@ class Advice:
     """Dry runs of the best layouts; empty if none was asked for."""
     recorded_step_ns: float | None = None
     """Step of the run that was asked about; None without a run."""
+    recorded_lost_ns: float = 0.0
+    """The part of it that no layout changes: data, checkpoints, late ranks and capture. At least that."""
+    recorded_forecast_ns: Band | None = None
+    """What the forecast of the run's layout was; None if none was held to a recorded step."""
     scale: float = 1.0
-    """All forecasts were multiplied by this, so that the current layout's is the recorded step."""
+    """All forecasts were multiplied by this, so that the run's layout takes the recorded step."""
 
     @property
     def lost(self) -> tuple[str, float] | None:

@@ -157,6 +157,7 @@ class FindingChange:
     kind: str
     severity: str
     place: str
+    """In words, with the late rank first where one is."""
     title: str
     before: int | None
     """Its number on the bill."""
@@ -164,6 +165,8 @@ class FindingChange:
     toll_ns: tuple[int | None, int | None]
     firm: bool
     """It rests on what was done, not on how long things took: coming or going is no noise."""
+    rank: int | None = None
+    """The one that is late; None of findings that are no rank's."""
 
     @property
     def difference_ns(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from shardtoll.analyzers.advise.from_run.lost_time import lost_ns
 from shardtoll.analyzers.advise.from_run.step_layout import checkpointing_of, degrees_of, sharding_of
 from shardtoll.analyzers.advise.from_run.step_ops import attention_modules, precision_of, step_ops
 from shardtoll.analyzers.advise.from_run.step_shape import shape_of
@@ -22,6 +23,8 @@ class Derived:
     notes: tuple[str, ...]
     step_ns: float | None
     """Time of the run's step on its slowest rank, the median over steps; None of a run without steps."""
+    lost_ns: float = 0.0
+    """The part of it that no layout changes: what `lost_ns` finds."""
 
 
 def derive(report: Report, name: str) -> Derived:
@@ -67,7 +70,8 @@ def derive(report: Report, name: str) -> Derived:
         f"{step.micro_batch} x {step.sequence:,} tokens per micro-batch, {step.passes} per step.",
         f"Its layout comes from {degrees.source}.",
     )
-    return Derived(values, notes, _step_ns(report))
+    step_ns = _step_ns(report)
+    return Derived(values, notes, step_ns, 0.0 if step_ns is None else min(step_ns, lost_ns(report)))
 
 
 def layout_of_values(values: dict[str, Any]) -> Layout:

@@ -52,7 +52,7 @@ def times_ns(
     `forecast`: the time is itself a price, whose uncertainty is in the band of the dry step. A collective
     without a price is named in `unpriced`, and `notes` say why.
     """
-    own = float(max(0, sent.duration_ns - sent.wait_ns))
+    moving_ns = float(max(0, sent.duration_ns - sent.wait_ns))
     scales = scales_with_world(sent, measured)
     size = max(1, round(sent.group_size * world / measured)) if scales else sent.group_size
     message = None if sent.message_bytes is None else sent.message_bytes * (1.0 if scales else work)
@@ -67,12 +67,16 @@ def times_ns(
         what = f"{sent.op} over {sent.name}"
         if unpriced is not None:
             unpriced.append(what)
+        # Where it ran has no price, or where it shall run: the reason is that machine's.
+        if old is None or old[1] <= 0:
+            why = _why(before, sent.message_bytes, sent.group_size)
+        else:
+            why = _why(after, message, size)
         notes.append(
-            f"the price of {what} is unknown: {_why(after, message, size)}. Bands count none to ten times "
-            "its recorded time"
+            f"the price of {what} is unknown: {why}. Bands count none to ten times its recorded time"
         )
         return 0.0, float(sent.duration_ns), sent.duration_ns * _UNPRICED
-    low, expected, high = (own * each / old[1] + sent.wait_ns for each in new)
+    low, expected, high = (moving_ns * each / old[1] + sent.wait_ns for each in new)
     return (expected,) * 3 if forecast else (low, expected, high)
 
 

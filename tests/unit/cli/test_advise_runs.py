@@ -15,13 +15,17 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from shardtoll.analyzers.advise.from_run import run_question
+from shardtoll.analyzers.advise import advise as advising
+from shardtoll.analyzers.advise.advise import Beside
+from shardtoll.analyzers.advise.from_run import measured, run_question
 from shardtoll.analyzers.advise.from_run.run_question import Derived
+from shardtoll.analyzers.forecast.plan import Network
 from shardtoll.cli import app
-from shardtoll.cli.jobs import confirming
+from shardtoll.cli.jobs import advise_job, confirming
 from shardtoll.cli.jobs.advise_job import question_values
 from shardtoll.cli.jobs.confirming import Template, confirmed
 from shardtoll.ledger import UsageError
+from shardtoll.ledger.answers.advice import Advice, Question
 from shardtoll.ledger.answers.training_plan import Layout
 
 ROOT = Path(__file__).parents[3]
@@ -53,6 +57,44 @@ def test_another_gpu_has_another_fabric() -> None:
 def test_a_run_on_no_known_gpu_asks_for_one() -> None:
     with pytest.raises(UsageError, match="the run was on no known GPU"):
         question_values(Derived(dict(VALUES), (), None), {})
+
+
+@pytest.mark.parametrize("source", ["live", "dry"])
+def test_a_runs_step_scales_a_layout_that_is_asked_about_too(
+    monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    shape = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 8, "ffn": 2048, "vocab": 32000}
+    read = replace(RAN, values={**RAN.values, "model": shape}, step_ns=150e6, lost_ns=50e6)
+    report = SimpleNamespace(run=SimpleNamespace(source=source))
+    monkeypatch.setattr(advise_job, "values_of_run", lambda _: (read, report))
+    monkeypatch.setattr(measured, "measured_beside", lambda *_: {})
+    given: list[Beside] = []
+
+    def advise(question: Question, network: Network | None = None, beside: Beside | None = None) -> Advice:
+        given.append(beside or Beside())
+        return price(question, network, beside)
+
+    price = advising.advise
+    monkeypatch.setattr(advising, "advise", advise)
+    for options in ({}, {"precision": "fp8"}):
+        stands, asked, same = (
+            advise_job.advised("run", "a", [], dict(options), {}, explain, None)
+            for explain in (None, "tp=4,micro_batch=2", "tp=2,micro_batch=2")
+        )
+        assert stands.current is not None
+        assert asked.current is not None
+        assert same.current is not None
+        assert asked.current.layout.tp == 4
+        assert stands.scale == asked.scale == same.scale
+        assert asked.recorded_forecast_ns == stands.recorded_forecast_ns
+        if options:
+            assert (stands.scale, stands.recorded_step_ns, stands.recorded_lost_ns) == (1, None, 0)
+        else:
+            # The step without what no layout changes.
+            assert stands.current.step_ns.expected == pytest.approx(100e6)
+            assert stands.recorded_step_ns == asked.recorded_step_ns == 150e6
+    assert [each.ran for each in given] == [source == "live", False, False, False, False, False]
+    assert [each.keeps_current for each in given] == [True, False, False] * 2
 
 
 def test_layouts_are_confirmed_only_if_the_script_ran_them(

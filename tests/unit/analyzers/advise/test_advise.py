@@ -286,6 +286,65 @@ def test_forecasts_are_scaled_to_the_step_that_ran(small_advice) -> None:  # typ
     assert human.duration(was.step_ns.expected) in said
 
 
+def test_a_large_factor_is_not_trusted(small_advice) -> None:  # type: ignore[no-untyped-def]
+    was = small_advice.current
+    for factor in (5.0, 0.2):
+        step_ns = factor * was.step_ns.expected
+        advice = advise(replace(BASE, current=was.layout), beside=Beside(current_step_ns=step_ns))
+        assert advice.best.layout == small_advice.best.layout
+        now, before = advice.best.step_ns, small_advice.best.step_ns
+        assert now.expected == pytest.approx(factor * before.expected)
+        assert now.high == pytest.approx(5 * factor * before.high)
+        assert now.low == pytest.approx(factor * before.low / 5)
+        rate = advice.best.tokens_per_s_gpu
+        assert rate.low == pytest.approx(small_advice.best.tokens_per_s_gpu.low / factor / 5)
+        # What ran is known as well as before.
+        assert advice.current.step_ns.high == pytest.approx(factor * was.step_ns.high)
+        said = list(lines(replace(advice, recorded_step_ns=step_ns)))
+        assert said[1].startswith("Nothing on record explains a factor of 5, ")
+    within = advise(
+        replace(BASE, current=was.layout), beside=Beside(current_step_ns=1.9 * was.step_ns.expected)
+    )
+    assert within.best.step_ns.high == pytest.approx(1.9 * small_advice.best.step_ns.high)
+    assert not any("Nothing on record" in each for each in lines(replace(within, recorded_step_ns=1.0)))
+
+
+def test_another_layout_is_explained_on_the_scale_of_the_one_that_ran(small_advice) -> None:  # type: ignore[no-untyped-def]
+    ran = small_advice.current
+    step_ns = 1.5 * ran.step_ns.expected
+    asked = replace(BASE, current=small_advice.best.layout)
+    advice = advise(asked, beside=Beside(current_step_ns=step_ns, recorded=ran.layout))
+    assert advice.scale == pytest.approx(1.5)
+    assert advice.current.step_ns.expected == pytest.approx(1.5 * small_advice.best.step_ns.expected)
+    said = next(lines(replace(advice, recorded_step_ns=1.2 * step_ns, recorded_lost_ns=0.2 * step_ns)))
+    assert f"The forecast of its layout was {human.duration(ran.step_ns.expected)}: " in said
+    assert f" {human.duration(0.2 * step_ns)} of it are data, checkpoints, late ranks or capture" in said
+
+
+def test_a_layout_that_ran_fits_and_stands_where_nothing_else_is_sure_to() -> None:
+    """One GPU, and a memory band that reaches beyond it even with full checkpointing."""
+    layout = Layout(micro_batch=1, accumulation=1, checkpointing="full")
+    shape = ModelShape(26, 4096, 32, 8, 14336, 32000, name="tight")
+    question = Question(shape, 1, "h100-sxm", 2048, 1, current=layout)
+    free = advise(question, beside=Beside(keeps_current=True))
+    assert free.best is None
+    assert "No layout of 1 GPUs fits" in free.headline
+    kept = advise(question, beside=Beside(keeps_current=True, ran=True))
+    assert kept.best.layout == layout
+    assert kept.current_gap == 0
+    assert kept.fastest.layout == layout
+    assert "It is your layout. It ran, so it fits, though its band reaches " in kept.headline
+    assert kept.path[-1].question == "Does your layout fit?"
+    assert kept.path[-1].answer == f"Yes: keep {kept.best.words}."
+    assert kept.best in kept.pareto
+    json_of = advice_to_json(kept)
+    assert json_of["best"]["fits"] is True
+    assert sections(kept)
+    # A run that had all of the memory does not show that less is enough.
+    less = replace(question, memory_share=0.5)
+    assert advise(less, beside=Beside(keeps_current=True, ran=True)).best is None
+
+
 def test_nothing_slower_than_the_layout_that_stands_is_advised() -> None:
     question = replace(BASE, gpus=16, sequences=16)
     free = advise(question)

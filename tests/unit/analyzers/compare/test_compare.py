@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.compare.compare import Options, compare
+from shardtoll.analyzers.compare.compare_words import finding_words
+from shardtoll.analyzers.two_runs.pair import SLOWEST
 from shardtoll.dashboards.compare.rows import sections
 from shardtoll.ledger import DeviceOp, Finding, Report, Value, Where
-from shardtoll.ledger.answers.comparison import Comparison, comparison_to_json
+from shardtoll.ledger.answers.comparison import Comparison, FindingChange, comparison_to_json, leading
 from shardtoll.ledger.records.stall import Stall
 from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.compare_runs import CALLS, MODULES, made, with_run
@@ -375,6 +377,28 @@ def billed(kind: str, toll_ms: int, *, ranks: tuple[int, ...] = (0, 1), severity
     return Finding(kind, severity, "t", toll_ms * MS, None, None, None, 1, ranks, where)  # type: ignore[arg-type]
 
 
+def test_noise_is_explained_by_no_finding():
+    """The step is no longer beyond noise: what came onto the bill by times did not make it so."""
+    quiet = compared(made(1))
+    moved = next(each.difference for each in quiet.totals if each.name == SLOWEST)
+    assert moved
+    assert quiet.verdict == "no change"
+    late = replace(billed("straggler", 1, ranks=(1,)), toll_ns=round(abs(moved)))
+    runs = (made(1, findings=(late,)), BEFORE) if moved > 0 else (made(1), made(0, findings=(late,)))
+    noisy = compared(*runs)
+    assert noisy.headline.startswith("no change beyond noise")
+    assert leading(noisy, moved) is not None, "it is as large as the difference, and of its sign"
+    assert "straggler" not in noisy.headline
+
+
+def test_a_place_that_reads_like_a_rank_is_no_rank():
+    change = FindingChange(
+        "host-sync", "warning", "rank 7 · a.py:3", "t", 1, None, (8 * MS, None), firm=False
+    )
+    assert finding_words(change) == "host-sync at rank 7 · a.py:3 (8.00 ms before, gone)"
+    assert finding_words(replace(change, rank=1)) == "host-sync at rank 1 (8.00 ms before, gone)"
+
+
 def test_the_finding_that_explains_most_of_the_difference_leads():
     """A rank was late by 8 ms, and other findings stand above it on the bill."""
     late = billed("straggler", 8, ranks=(1,), severity="warning")
@@ -384,6 +408,7 @@ def test_the_finding_that_explains_most_of_the_difference_leads():
     found = compared(made(1, findings=(*others[:2], billed("duplicated-compute", 5))), before)
     assert [each.kind for each in found.findings[:2]] == ["straggler", "duplicated-compute"]
     assert found.findings[0].difference_ns == -8 * MS
+    assert [each.rank for each in found.findings[:2]] == [1, None]
     assert found.step.changed
     said = "straggler at rank 1 (8.00 ms before, gone)"
     assert said in found.headline

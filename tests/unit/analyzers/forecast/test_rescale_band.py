@@ -41,6 +41,17 @@ def test_an_unknown_price_opens_the_band_and_says_so():
     )
 
 
+def test_the_machine_that_lacks_the_price_is_named():
+    """A run over two hosts of a fabric without links between hosts is to go on one that has them."""
+    loopback = Machine(load_fabric("loopback-gloo"), None, 4)
+    sent = Sent("all_reduce", "dp", 8, None, 1 << 20, 0, 1000, 1000, 0)
+    for before, after in ((loopback, MACHINE), (MACHINE, loopback)):
+        notes: list[str] = []
+        times_ns(sent, 8, 8, 1.0, before, after, {}, notes)
+        (note,) = notes
+        assert "unknown: loopback-gloo has no links between hosts" in note
+
+
 def test_nothing_firm_is_said_of_a_step_with_an_unknown_price():
     """Two ranks on one host: its fabric has no links to the hosts that more ranks would be on."""
     rows = [

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from shardtoll.analyzers.two_runs.pair import TwoRuns
-from shardtoll.analyzers.verify.verify import verify
+from shardtoll.analyzers.verify.verify import _left, verify
 from shardtoll.dashboards.verify import verdict
 from shardtoll.dashboards.verify.verdict import figures as verdict_lines
 from shardtoll.ledger import KINDS, Count, Figure, Finding, Notice, Report, UsageError, Where
-from shardtoll.ledger.answers.verification import Verification, verification_to_json
+from shardtoll.ledger.answers.verification import Quantity, Verification, verification_to_json
 from shardtoll.ledger.report.report import FabricInfo
 from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.compare_runs import noisy
@@ -577,6 +577,29 @@ def test_what_is_left_within_the_noise_of_the_two_runs_is_gone():
     left = replace(after, toll_ns=MS, saving_ns=MS)
     blind = verified(report([small], noise_ms=20), report([left], noise_ms=20), "straggler")
     assert all(one.verdict != "gone" for one in blind.findings)
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms", "noise_ms", "verdict"),
+    [
+        (52.0, 5.0, 5.5, "gone"),
+        (52.0, 5.0, 20.0, "gone"),
+        (52.0, 5.0, 4.0, "smaller"),
+        # Half of it stands, however noisy the runs are.
+        (10.0, 4.9, 5.0, "smaller"),
+        (10.0, 1.7, 5.0, "smaller"),
+        (10.0, 4.9, 5.2, "cannot be told"),
+        (10.0, 1.0, 20.0, "cannot be told"),
+        (10.0, 9.0, 5.0, "still there"),
+    ],
+)
+def test_a_noisier_run_does_not_hide_half_of_a_finding(
+    before_ms: float, after_ms: float, noise_ms: float, verdict: str
+):
+    toll = Quantity("toll", "ns", before_ms * MS, after_ms * MS)
+    said, why = _left(toll, finding("straggler"), noise_ms * MS)
+    assert said == verdict
+    assert ("noise of the two runs (" in why) == (verdict in ("gone", "cannot be told"))
 
 
 def test_a_late_rank_is_gone_where_another_or_no_single_one_is_late_then():
