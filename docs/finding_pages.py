@@ -122,7 +122,7 @@ _INTRODUCTION: Final = """\
 <!-- Written by docs/finding_pages.py from the pages in docs/findings: change those. -->
 # What shardtoll finds
 
-Each kind of finding has a page: what it means, how it is measured, when it is wrong or silent, how to fix it.
+Each kind of finding has a page: what it means, how it is measured and fixed, when it is wrong or silent.
 Each page has a real example. The kinds are a closed list: a report holds no other.
 
 - **error**: results are wrong, or the report cannot be trusted. **warning**: time is lost. **info**: a choice

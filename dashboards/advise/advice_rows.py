@@ -162,7 +162,7 @@ def _recorded(advice: Advice) -> Iterator[str]:
             f" {human.duration(lost_ns)} of it are data, checkpoints, late ranks or capture, which no layout "
             "changes."
         )
-    within = "within" if forecast.low <= took_ns - lost_ns <= forecast.high else "outside"
+    within = "within" if advice.within_forecast else "outside"
     rest = "the rest" if lost_ns else "the step"
     yield (
         f"The run's step takes {human.duration(took_ns)}.{lost} The forecast of its layout was "

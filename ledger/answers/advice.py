@@ -250,6 +250,16 @@ class Advice:
     """All forecasts were multiplied by this, so that the run's layout takes the recorded step."""
 
     @property
+    def within_forecast(self) -> bool | None:
+        """Whether the recorded step, without what no layout changes, is within its forecast; None unknown."""
+        band, took_ns = self.recorded_forecast_ns, self.recorded_step_ns
+        return (
+            None
+            if band is None or took_ns is None
+            else band.low <= took_ns - self.recorded_lost_ns <= band.high
+        )
+
+    @property
     def lost(self) -> tuple[str, float] | None:
         """Part of the step where the current layout loses most, and its ns; None without a best one.
 
