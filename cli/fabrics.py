@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
-from shardtoll.cli.inputs.options import Width
+from shardtoll.cli.inputs.options import SourcedJson, Width
 from shardtoll.cli.subcommands import fabrics_list
 
 SUBCOMMANDS: Final = ("list", "show", "eval")
@@ -16,9 +16,7 @@ ALONE: Final = True
 
 def command(
     context: typer.Context,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with the source of every number.")
-    ] = False,
+    as_json: SourcedJson = False,
     width: Width = None,
 ) -> None:
     """List the known fabrics and how far their numbers can be trusted; `show` tells all of one.

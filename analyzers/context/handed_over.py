@@ -22,6 +22,7 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 
 Ints = npt.NDArray[np.int64]
@@ -37,7 +38,7 @@ Key = tuple[int, int, bool, bool]
 
 
 class Messages(Struct, frozen=True):
-    """By message: the calls of both sides. Ranks are places; times ns from the graph's zero."""
+    """By message: the calls of both sides. Ranks are places; times ns on the reference's clock."""
 
     source: Ints
     target: Ints
@@ -52,9 +53,17 @@ class Messages(Struct, frozen=True):
     step: Ints
 
 
-def messages(context: Context, events: pd.DataFrame, start: Floats, ranks: tuple[int, ...]) -> Messages:
-    """Return the messages among these events of the host, launches too; `start` is theirs on one clock."""
-    calls = _calls(context, events, start)
+@once
+def messages(context: Context) -> Messages | None:
+    """Return the messages among the events of hosts; None if no event is one. Ranks are those with events."""
+    events = context.ledger.frame("events")
+    if events.empty or not (events["kind"] == "message").any():
+        return None
+    ranks = np.unique(events["rank"].to_numpy(dtype=np.int64))
+    # Launches too: they say what a rank sends.
+    events = keep(events, events["stream"].isna())
+    rank, recorded_ns = (events[name].to_numpy(dtype=np.int64) for name in ("rank", "start_ns"))
+    calls = _calls(context, events, context.clocks.corrected(rank, recorded_ns).astype(np.float64))
     matched = by_match(calls)
     rest = calls.drop(index=[row for pair in matched for row in pair])
     pairs = matched + by_order(rest, {group.ranks for group in context.ledger.groups})

@@ -21,9 +21,13 @@ from shardtoll.analyzers.shared.tally import codes
 from shardtoll.ledger import Group, Run
 
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _GLOO: Final = {"gloo", "cpu:gloo"}
+
+
+def is_gloo(backend: str | None) -> bool:
+    """Return whether gloo alone carries a group's collectives, as `cpu:gloo` says too."""
+    return set((backend or "").split(",")) <= _GLOO
 
 
 def places(frame: pd.DataFrame, matches: Matches, groups: Sequence[Group], run: Run) -> Ints:
@@ -45,8 +49,7 @@ def places(frame: pd.DataFrame, matches: Matches, groups: Sequence[Group], run: 
     for group, rank, root in keys[columns].itertuples(index=False):
         if group not in members:
             backend = groups[int(group)].backend if int(group) < len(groups) else None
-            is_gloo = set((backend or run.backend or "").split(",")) <= _GLOO
-            ranks = matches.members[int(group)] if is_gloo else ()
+            ranks = matches.members[int(group)] if is_gloo(backend or run.backend) else ()
             members[group] = {member: nth for nth, member in enumerate(ranks)}
         nth, first = members[group].get(int(rank)), members[group].get(int(root))
         of_keys.append(-1 if nth is None or first is None else (nth - first) % len(members[group]))

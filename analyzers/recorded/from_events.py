@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.handed_over import messages
@@ -85,27 +86,23 @@ def from_events(context: Context, most: int | None = None) -> Recorded | None:
         return None
     ranks = tuple(sorted(int(rank) for rank in frame["rank"].unique()))
     is_message = (frame["kind"] == "message").to_numpy(dtype=bool)
-    on_host = frame["stream"].isna().to_numpy(dtype=bool)
-    handed, frame = frame[on_host] if is_message.any() else frame[:0], frame[~is_message]
+    frame = frame[~is_message]
     steps = _steps(frame, ranks, most)
     if not steps or set(ranks) != set(context.ledger.run.ranks_seen):
         return None
     columns = _columns(context, frame, ranks, steps)
     if _frozen(columns):
         return None
-    return _recorded(context, columns, ranks, steps, _handed(context, columns, handed, ranks))
+    return _recorded(context, columns, ranks, steps, _handed(context, columns))
 
 
-def _handed(
-    context: Context, columns: _Columns, events: pd.DataFrame, ranks: tuple[int, ...]
-) -> Edges | None:
+def _handed(context: Context, columns: _Columns) -> Edges | None:
     """Return how messages between hosts hold up nodes; None if there are none."""
-    if events.empty:
+    made = messages(context)
+    if made is None:
         return None
-    start = context.clocks.corrected(
-        events["rank"].to_numpy(dtype=np.int64), events["start_ns"].to_numpy(dtype=np.int64)
-    )
-    made = messages(context, events, start.astype(np.float64) - columns.zero_ns, ranks)
+    sent, called, got = (times - columns.zero_ns for times in (made.sent, made.called, made.got))
+    made = replace(made, sent=sent, called=called, got=got)
     asked = np.where(columns.launch >= 0, columns.start[columns.launch], np.inf)
     nodes = Nodes(columns.rank, columns.lane, columns.thread, columns.start, columns.end, asked)
     return edges_of(nodes, made)

@@ -10,7 +10,6 @@ from shardtoll.analyzers.context.handed_over import Messages
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Nodes(Struct, frozen=True):

@@ -14,7 +14,6 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.handed_over import messages
 from shardtoll.analyzers.shared.memo import once
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 NO_ROW = -1
@@ -24,16 +23,14 @@ NO_ROW = -1
 @once
 def message_rows(context: Context) -> pd.DataFrame:
     """Return two rows a message, of its sender and its receiver; empty if the job has none."""
-    events, none = context.ledger.frame("events"), _none()
-    if events.empty or not (events["kind"] == "message").any():
+    made = messages(context)
+    if made is None or not len(made.sent):
+        none: pd.DataFrame = pd.DataFrame()
         return none
+    events = context.ledger.frame("events")
     rank = events["rank"].to_numpy(dtype=np.int64)
     start = context.clocks.corrected(rank, events["start_ns"].to_numpy(dtype=np.int64)).astype(np.float64)
-    on_host = events["stream"].isna().to_numpy(dtype=bool)
-    ranks = tuple(sorted(set(rank.tolist())))
-    made = messages(context, events[on_host], start[on_host], ranks)
-    if not len(made.sent):
-        return none
+    ranks = np.unique(rank)
     place = np.searchsorted(ranks, rank)
     busy = [_Busy(events[place == number], start[place == number]) for number in range(len(ranks))]
     sides = zip(made.source.tolist(), made.sent.tolist(), strict=True)
@@ -44,12 +41,11 @@ def message_rows(context: Context) -> pd.DataFrame:
     got = np.maximum(made.got, stood)
     number = np.arange(len(there))
     beyond = int(context.in_alike["match_id"].max() if context.in_alike["match_id"].notna().any() else -1)
-    rank_numbers = np.array(ranks, dtype=np.int64)
     rows: pd.DataFrame = pd.DataFrame(
         {
             "step": np.tile(made.step, 2),
-            "rank": rank_numbers[np.concatenate([made.source, made.target])],
-            "root": np.tile(rank_numbers[made.source], 2),
+            "rank": ranks[np.concatenate([made.source, made.target])],
+            "root": np.tile(ranks[made.source], 2),
             "arrival_ns": np.concatenate([there, stood]).astype(np.int64),
             "duration_ns": np.concatenate([np.zeros(len(there)), got - stood]).astype(np.int64),
             "match_id": np.tile(beyond + 1 + number, 2),
@@ -64,11 +60,6 @@ def message_rows(context: Context) -> pd.DataFrame:
         root_place=-1,
     )
     return made_rows
-
-
-def _none() -> pd.DataFrame:
-    empty: pd.DataFrame = pd.DataFrame()
-    return empty
 
 
 def with_messages(rows: pd.DataFrame, of_step: pd.DataFrame) -> pd.DataFrame:

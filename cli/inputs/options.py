@@ -37,6 +37,9 @@ Fabric: TypeAlias = Annotated[
     str | None,
     fabric_option("The interconnect to compute floors for; without it, chosen by device and backend."),
 ]
+SourcedJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON, with the source of every number.")
+]
 Width: TypeAlias = Annotated[
     int | None,
     typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from shardtoll.cli.inputs.options import Width
+from shardtoll.cli.inputs.options import SourcedJson, Width
 
 
 def command(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with the source of every number.")
-    ] = False,
+    as_json: SourcedJson = False,
     width: Width = None,
 ) -> None:
     """List the known fabrics, as `shardtoll fabrics` does.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards.facts import summary
-from shardtoll.dashboards.facts.first_rows import is_noise
+from shardtoll.dashboards.facts.first_rows import noise
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.records.levels import alike_steps, in_steps, surveyed_steps, watched_steps
@@ -170,10 +170,11 @@ def bill_lines(attempt: Attempt) -> list[str]:
 
     Noise has no line, as on the first screen; it is counted with those that have no room.
     """
+    is_noise = noise(attempt.report)
     findings = [
         (number, finding)
         for number, finding in enumerate(attempt.report.findings, start=1)
-        if not is_noise(attempt.report, finding)
+        if not is_noise(finding)
     ][:FINDINGS_SHOWN]
     lines = []
     for number, finding in findings:

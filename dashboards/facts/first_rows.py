@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -71,7 +71,7 @@ def rows(findings: Sequence[Finding]) -> list[Row]:
 
 
 def worth_showing(report: Report) -> list[Row]:
-    """Return the first rows without noise; see `is_noise`.
+    """Return the first rows without noise; see `noise`.
 
     The first one stands there in any case, and in place of the last one the finding with the largest toll.
     A job that hangs shows the hang and other errors only.
@@ -84,27 +84,29 @@ def worth_showing(report: Report) -> list[Row]:
     first = every[:FINDINGS]
     if largest is not None and not any(largest in row.numbers for row in first):
         first[-1] = next(row for row in every if largest in row.numbers)
+    is_noise = noise(report)
     return [
         row
         for row in first
-        if 1 in row.numbers
-        or largest in row.numbers
-        or not all(is_noise(report, finding) for finding in (row.finding, *row.more))
+        if 1 in row.numbers or largest in row.numbers or not all(map(is_noise, (row.finding, *row.more)))
     ]
 
 
-def is_noise(report: Report, finding: Finding) -> bool:
-    """Return whether a finding is information on less time than is worth a line.
+def noise(report: Report) -> Callable[[Finding], bool]:
+    """Return what says whether a finding is information on less time than is worth a line.
 
     Noise is less than `LEAST_SHARE` of a step; of compute and idle time also less than they may be off.
     """
-    if finding.severity != "info" or finding.toll_ns is None:
-        return False
-    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    least_ns = LEAST_SHARE * max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
     error_ns = summary.parts_error_ns(report) or 0.0
-    return finding.toll_ns < max(
-        LEAST_SHARE * longest, error_ns if finding.family in DIVIDED and not _is_timed(finding) else 0.0
-    )
+
+    def is_noise(finding: Finding) -> bool:
+        if finding.severity != "info" or finding.toll_ns is None:
+            return False
+        divided = finding.family in DIVIDED and not _is_timed(finding)
+        return finding.toll_ns < (max(least_ns, error_ns) if divided else least_ns)
+
+    return is_noise
 
 
 def largest_toll(findings: Sequence[Finding]) -> int | None:

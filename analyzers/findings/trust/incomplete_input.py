@@ -8,6 +8,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.held import is_gloo
 from shardtoll.analyzers.shared.tally import number
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity
 from shardtoll.ledger.words.human import plural as times
@@ -167,7 +168,7 @@ def _untimed_aside(context: Context, notices: pd.DataFrame) -> str | None:
 def _on_cpus(context: Context) -> bool:
     """Whether the job computes on CPUs: gloo alone carries its collectives, and no device is on record."""
     run = context.ledger.run
-    return run.device == "cpu" and set((run.backend or "").split(",")) <= {"gloo", "cpu:gloo"}
+    return run.device == "cpu" and is_gloo(run.backend)
 
 
 def _torn(context: Context) -> list[Finding]:
