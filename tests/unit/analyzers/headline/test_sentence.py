@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow.compute as pc
 import pytest
 
 from shardtoll.analyzers.context.context import make_context
@@ -64,6 +65,30 @@ def test_slow_transfers_say_why_they_point_to_a_finding_of_another_kind():
     said = sentence.sentence(context, [synced, replace(unrelated, toll_ns=1 * MS, saving_ns=1 * MS)])
     assert said.startswith("Reducing gradients on every micro-batch costs time, and transfers are slow too: ")
     assert said.endswith("; see finding 1.")
+
+
+def test_waiting_and_moving_are_shares_of_the_steps_that_the_bars_show():
+    """The surveyed step waits 40 of 100 ms, each watched one 4: the sentence speaks of the watched ones."""
+    rows, steps = [], []
+    for number, (level, waited) in enumerate((("survey", 40), ("watch", 4), ("watch", 4))):
+        begin = number * 1_000 * MS
+        for rank, late in ((0, 0), (1, waited)):
+            took = (waited - late + 20) * MS
+            rows.append(
+                collective(step=number, rank=rank, seq=number, issue_ns=begin, start_ns=begin + late * MS,
+                           duration_ns=took, exposed_ns=took)
+            )  # fmt: skip
+            parts = {"compute_ns": 0, "idle_ns": 0, "exposed_comm_ns": took}
+            rest = {"unattributed_ns": 100 * MS - took, "level": level}
+            steps.append(step(number, rank, start_ns=begin, **parts, **rest))
+    report = reported(rows, steps=steps, run=run_of(2))
+    waits, moves = (
+        pc.sum(report.tables["steps"].filter(pc.field("step") > 0).column(name)).as_py() / (400 * MS)
+        for name in ("exposed_wait_ns", "exposed_move_ns")
+    )
+    assert (waits, moves) == (0.02, 0.2)
+    assert "moving data takes 20 % of the step (mean of 2 ranks)" in report.headline
+    assert "waiting 2.0 %" in report.headline
 
 
 def test_a_small_share_accuses_no_network():

@@ -233,6 +233,8 @@ def test_a_gather_for_logging_is_done_seldom_and_not_hidden() -> None:
     edit = fix(which, kind="exposed-communication")
     assert edit.label == "without these exchanges, but for one step in many"
     assert replayer(which).saved([edit]).mid_ns == pytest.approx((4 + 6 + 1) * MS)
+    objects = calls(op="all_gather", phase="forward", caused_by_op="all_gather_object")
+    assert fix(objects, kind="exposed-communication").label == edit.label
     hidden = fix(calls(op="all_gather", phase="forward"), kind="exposed-communication")
     assert hidden.label == "nobody waits for these collectives"
 
