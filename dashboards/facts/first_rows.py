@@ -97,7 +97,8 @@ def noise(report: Report) -> Callable[[Finding], bool]:
 
     Noise is less than `LEAST_SHARE` of a step; of compute and idle time also less than they may be off.
     """
-    least_ns = LEAST_SHARE * max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    least_ns = LEAST_SHARE * longest
     error_ns = summary.parts_error_ns(report) or 0.0
 
     def is_noise(finding: Finding) -> bool:
