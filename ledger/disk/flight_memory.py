@@ -6,6 +6,7 @@ audit ends. The file in the run folder is up to a quarter second behind, and is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -40,13 +41,13 @@ def remove_dead() -> None:
     """Remove what processes of this user have left that were killed an hour ago, and all but the newest."""
     space = _namespace()
     dead = []
-    try:
-        for entry in os.scandir(FOLDER):
+    with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
+        for entry in entries:
             name = _NAME.match(entry.name)
             if name and name[1] == space and started_ticks(int(name[2])) != int(name[3]):
-                dead.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
-    except OSError:
-        return
+                # Ranks that start together all look: another may have removed it just now.
+                with contextlib.suppress(FileNotFoundError):
+                    dead.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
     now_s = time.time()
     for place, (touched_s, file) in enumerate(sorted(dead, reverse=True)):
         if place < KEPT and now_s - touched_s < KEPT_S:

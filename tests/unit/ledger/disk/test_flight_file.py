@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from shardtoll.ledger import RunFolderError
 from shardtoll.ledger.disk import flight_layout as layout
+from shardtoll.ledger.disk import flight_memory
 from shardtoll.ledger.disk.flight_file import parse_flight, read_flight
 from shardtoll.ledger.disk.flight_memory import KEPT_S, memory_path, remove_dead
 from shardtoll.ledger.disk.run_files import clear, flight_path, flights_in, is_run_folder
@@ -372,6 +375,34 @@ def test_memory_of_a_process_that_lives_stays_until_its_end(tmp_path: Path):
     assert path.exists()
     writer.end("closed")
     assert not path.exists()
+
+
+def test_memory_that_another_rank_removes_meanwhile_leaves_the_rest_and_no_open_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(flight_memory, "FOLDER", tmp_path)
+    space, pid = flight_memory._namespace(), os.getpid()
+    files = [tmp_path / f"shardtoll-{space}-{pid}-1-{number:032x}" for number in range(6)]
+    for file in files:
+        file.touch()
+        os.utime(file, (0, 0))
+    asked: list[int] = []
+
+    def removed_by_another(asked_pid: int) -> int:
+        if not asked:
+            # The folder's names were read by now.
+            files[2].unlink()
+        asked.append(asked_pid)
+        return 2
+
+    monkeypatch.setattr(flight_memory, "started_ticks", removed_by_another)
+    with warnings.catch_warnings():
+        # An unclosed folder warns where nobody can catch it: pytest turns that into a failure.
+        warnings.simplefilter("error")
+        remove_dead()
+        gc.collect()
+    assert len(asked) == len(files), "the look ended at the file that was gone"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "shardtoll-1-2-3-x", "", None, 7])
