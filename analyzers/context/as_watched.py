@@ -34,7 +34,7 @@ def exposed_as_watched(
 ) -> pd.DataFrame:
     """Return the collectives of surveyed steps; exposed times are means of the same calls in watched steps.
 
-    If that is less: a call that watched steps do not have, or that costs more in them, keeps its time.
+    So tolls are parts of the bars, which show watched steps. A call that these do not have keeps its time.
     """
     mine = keep(collectives, collectives["step"].isin(surveyed))
     of_watched = collectives["step"].isin(sorted(watched)[-STEPS:]) & collectives["exposed_ns"].notna()
@@ -48,9 +48,10 @@ def exposed_as_watched(
     exposed = frame["exposed_ns"].astype("float64").to_numpy(dtype=np.float64, na_value=np.nan)
     means = pd.Series(exposed[~is_mine]).groupby(place[~is_mine]).mean()
     as_watched = means.reindex(place[is_mine]).to_numpy(dtype=np.float64)
-    # fmin takes the one that is known: an unknown time stays unknown.
-    least = np.where(np.isnan(exposed[is_mine]), np.nan, np.fmin(exposed[is_mine], as_watched))
-    whole = pd.arrays.IntegerArray(np.rint(np.nan_to_num(least)).astype(np.int64), np.isnan(least))
+    # An unknown time stays unknown.
+    own = exposed[is_mine]
+    times = np.where(np.isnan(own) | np.isnan(as_watched), own, as_watched)
+    whole = pd.arrays.IntegerArray(np.rint(np.nan_to_num(times)).astype(np.int64), np.isnan(times))
     priced: pd.DataFrame = mine.assign(exposed_ns=whole)
     return priced
 

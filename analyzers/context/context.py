@@ -28,7 +28,7 @@ from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.shared.memo import Memo, once
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Group, Ledger
-from shardtoll.ledger.records.levels import alike_steps, surveyed_steps, watched_steps
+from shardtoll.ledger.records.levels import alike_steps, surveyed_steps, timed_steps
 from shardtoll.ledger.records.told import exposure_doubted, exposure_told
 
 
@@ -63,12 +63,16 @@ class Context:
     refuted: tuple[Refuted, ...]
     """Floors that the job's own transfers lie below; the collectives do not have them."""
     steps: tuple[int, ...]
-    """Numbers of the steps that at least one rank finished, surveyed or watched. What rests on collectives
-    alone is a mean over these, unless it is time that ranks make each other wait."""
+    """Numbers of the steps that at least one rank finished, surveyed or watched. Counts and bytes of what
+    collectives alone tell are means over these."""
     alike: tuple[int, ...]
     """Those of them that all their ranks surveyed, or all watched; all steps where there are none such. In
-    others the ranks that watched wait for the capture of those that surveyed, so what rests on waiting
-    (stragglers, exposed communication, transfers, bubbles) is a mean over these."""
+    others the ranks that watched wait for the capture of those that surveyed, so who waits for whom, and how
+    fast transfers are, is looked at in these."""
+    timed: tuple[int, ...]
+    """Those of `alike` whose times are truest: the ones that all ranks watched, or all where there are none.
+    The bars show these steps, and times are means over them, so that tolls are parts of the bars: a surveyed
+    step is slower, and the first one sets things up."""
     surveyed: tuple[int, ...]
     """Those of them that all their ranks surveyed. What rests on operators, fingerprints, copies or idle time
     is a mean over these: of a watched step nothing of the kind is on record."""
@@ -90,6 +94,11 @@ class Context:
     def in_alike(self) -> pd.DataFrame:
         """The collectives inside the steps whose waiting can be compared: see `alike`."""
         return _in_alike(self)
+
+    @property
+    def in_timed(self) -> pd.DataFrame:
+        """The collectives inside the steps whose times are truest: see `timed`."""
+        return _in_timed(self)
 
     @property
     def in_surveyed(self) -> pd.DataFrame:
@@ -141,7 +150,7 @@ class Context:
 
     @property
     def timed_rows(self) -> pd.DataFrame:
-        """The rows of the steps whose times are truest: those that all ranks watched, else all `alike`."""
+        """The rows of the steps whose times are truest: see `timed`."""
         return _timed(self.step_rows, self.ledger)
 
     @property
@@ -239,6 +248,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         refuted=refuted,
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
         alike=alike_steps(ledger.tables["steps"]),
+        timed=timed_steps(ledger.tables["steps"]),
         surveyed=surveyed_steps(ledger.tables["steps"]),
         step_ns=_slowest_ns(timed),
     )
@@ -261,8 +271,7 @@ def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
 
 
 def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
-    steps = ledger.tables["steps"]
-    return keep(step_rows, step_rows["step"].isin(watched_steps(steps) or alike_steps(steps)))
+    return keep(step_rows, step_rows["step"].isin(timed_steps(ledger.tables["steps"])))
 
 
 @once
@@ -315,6 +324,14 @@ def _in_alike(context: Context) -> pd.DataFrame:
     if len(context.alike) == len(context.steps):
         return frame
     return keep(frame, frame["step"].isin(context.alike))
+
+
+@once
+def _in_timed(context: Context) -> pd.DataFrame:
+    frame = context.in_alike
+    if len(context.timed) == len(context.alike):
+        return frame
+    return keep(frame, frame["step"].isin(context.timed))
 
 
 @once

@@ -16,6 +16,9 @@ SLOW_FACTOR: Final = 2.0
 LARGE_SHARE: Final = 0.2
 """Share of all ranks' steps below which most of a step is something else: no network is then its fault."""
 
+TURNS_SHARE: Final = 0.05
+"""Share of all ranks' steps from which waiting is worth the word that ranks are late by turns."""
+
 UNHIDDEN: Final = "Moving data that nothing hides costs"
 
 HEADS: Final = {
@@ -44,11 +47,12 @@ def most_expensive(findings: Sequence[Finding]) -> Finding | None:
 
 
 def clause(
-    context: Context, share: float, factor: float | None, findings: Sequence[Finding]
+    context: Context, share: float, factor: float | None, findings: Sequence[Finding], waiting: float = 0.0
 ) -> tuple[str, tuple[str, ...]]:
     """Return what is at fault as far as evidence goes, and the kinds of the findings that bill it.
 
-    `share`: of exposed communication in the steps; `factor`: transfers over what is expected, None unknown.
+    `share`: of exposed communication in the steps; `factor`: transfers over what is expected, None unknown;
+    `waiting`: share of the steps in which ranks wait for each other.
     """
     first = most_expensive(findings)
     if first is not None and first.kind == "straggler":
@@ -64,7 +68,11 @@ def clause(
         return f"{HEADS[first.kind]} time, and transfers are slow too", (first.kind,)
     # A rank that is late, perhaps by chance, stands on the bill and by the bars.
     late = any(finding.kind == "straggler" and len(finding.ranks) == 1 for finding in findings)
-    return f"{_slow(context, share)}{'' if late or share < LARGE_SHARE else ', and no rank is late'}", SLOW
+    if late or share < LARGE_SHARE:
+        return _slow(context, share), SLOW
+    # Where ranks wait for each other by turns, some rank is late each time.
+    single = "no rank" if waiting < TURNS_SHARE else "no single rank"
+    return f"{_slow(context, share)}, and {single} is late", SLOW
 
 
 def _slow(context: Context, share: float) -> str:

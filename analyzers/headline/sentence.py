@@ -238,7 +238,7 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
             head = f"Moving data costs most: {of_step}; rank {rank} is late too: {words}"
         advice = first_of(findings, LATE, rank)
         return Said(head, moves, advice, also=first_of(findings, headline_moving.MOVING))
-    head, kinds = headline_moving.clause(context, share, factor, findings)
+    head, kinds = headline_moving.clause(context, share, factor, findings, part.waiting)
     # What the job sends in vain has an order, which says more than a rate.
     needed = not set(kinds) <= set(headline_moving.HEADS)
     said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds), needed=needed)
@@ -454,7 +454,7 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
     once = late_to(rows)
     return (
         f"{len(late_to(late))} of {times(len(once), 'collective')}",
-        *waiting(late, rank, len(context.alike)),
+        *waiting(context, late, rank),
     )
 
 

@@ -159,11 +159,13 @@ def tally(
     steps: Sequence[int],
     *,
     over_ranks: Literal["max", "mean"] = "max",
+    times_in: Sequence[int] = (),
 ) -> Tally:
     """Return the figures of `frame`'s groups by `columns`.
 
     `frame` must have `step` and `rank`, every step in `steps`; `values` are whole-number columns.
-    `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`.
+    `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`. `times_in`: those of
+    `steps` that times, the columns `*_ns`, are means over, if the group's rows in them know it; empty: all.
     """
     number_of, first = codes(frame, columns)
     if "library" in frame:
@@ -176,6 +178,9 @@ def tally(
         )
         for name in values
     }
+    if times_in and len(times_in) < len(steps):
+        names = [name for name in values if name.endswith("_ns")]
+        _replace_times(figures, names, number_of, frame, times_in, over_ranks)
     busiest = of.busiest()
     all_known = np.logical_and.reduce(list(has_value.values())) if values else np.ones(len(frame), dtype=bool)
     means = busiest / max(1, len(steps))
@@ -200,6 +205,26 @@ def tally(
         for code, row in enumerate(records(first))
     ]
     return Tally(lines, number_of, frame.index.to_numpy())
+
+
+def _replace_times(
+    figures: dict[str, list[int | None]],
+    names: Sequence[str],
+    number_of: Codes,
+    frame: pd.DataFrame,
+    steps: Sequence[int],
+    over_ranks: Literal["max", "mean"],
+) -> None:
+    """Replace these figures by those of some steps, for the groups whose rows in them know it."""
+    there = frame["step"].isin(steps).to_numpy(dtype=bool)
+    rows = frame.loc[there, ["step", "rank", *names]]
+    of = _Steps.of(number_of[there], rows)
+    groups = np.unique(number_of[there]).tolist()
+    for name in names:
+        has_value = ~rows[name].isna().to_numpy(dtype=bool)
+        values = rows[name].to_numpy(dtype=np.int64, na_value=0)
+        for group, value in zip(groups, _figure(of, values, has_value, len(steps), over_ranks), strict=True):
+            figures[name][group] = figures[name][group] if value is None else value
 
 
 def _with_one_library(library: pd.Series[Any], number_of: Codes, first: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from shardtoll.dashboards.facts import summary
 from shardtoll.dashboards.facts.first_rows import noise
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report, Step
-from shardtoll.ledger.records.levels import alike_steps, in_steps, surveyed_steps, watched_steps
+from shardtoll.ledger.records.levels import in_steps, surveyed_steps, timed_steps
 from shardtoll.ledger.records.told import exposure_doubted, exposure_told
 from shardtoll.ledger.records.work import kind_of_work, matmuls, total_flops
 from shardtoll.ledger.tables.tables import to_records
@@ -96,7 +96,7 @@ def _flops(report: Report) -> str:
 def _worst(report: Report, rows: pa.Table, time_of: Callable[[Step], int]) -> float | None:
     """Return a time's mean over these rows, of watched steps if there are any, where it is most."""
     table = report.tables["steps"]
-    timed = set(watched_steps(table) or alike_steps(table))
+    timed = set(timed_steps(table))
     of_rank: dict[int, list[int]] = {}
     for step in (row for row in to_records("steps", rows) if row.step in timed):
         of_rank.setdefault(step.rank, []).append(time_of(step))

@@ -95,16 +95,16 @@ def parts_error_ns(report: Report) -> float | None:
 
 
 def base_of_tolls(report: Report) -> str:
-    """Return which steps tolls are means of, as a clause, if the step that is shown is a watched one."""
+    """Return which steps times are means of, as a clause, if the step that is shown is a watched one."""
     times = rank_times(report)
     if not surveyed_count(report) or not times or all(time.watched_ns is None for time in times):
         return ""
-    return "; tolls are means over all steps that tell them, surveyed ones included"
+    return "; times are means over the watched steps, counts and bytes over all"
 
 
 def base_of_traffic(report: Report) -> str:
-    """Return which steps the exposed time of the table of collectives is of, as a clause; else ""."""
-    return "; exposed time is that of watched steps" if base_of_tolls(report) else ""
+    """Return which steps the times of the table of collectives are of, as a clause; else ""."""
+    return "; times are those of watched steps" if base_of_tolls(report) else ""
 
 
 def recording(report: Report) -> str | None:

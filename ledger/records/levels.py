@@ -45,6 +45,11 @@ def watched_steps(steps: pa.Table) -> tuple[int, ...]:
     return tuple(sorted(set(alike_steps(steps)) - set(surveyed_steps(steps))))
 
 
+def timed_steps(steps: pa.Table) -> tuple[int, ...]:
+    """Return the numbers of the steps that times are means over: the watched ones, else those alike."""
+    return watched_steps(steps) or alike_steps(steps)
+
+
 def in_steps(table: pa.Table, numbers: tuple[int, ...]) -> pa.Table:
     """Return the rows of any table of the ledger that are of these steps; rows of no step are not."""
     return table.filter(pc.is_in(table.column("step"), column(numbers, pa.int64())))

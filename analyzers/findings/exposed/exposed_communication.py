@@ -60,12 +60,12 @@ VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor
 
 
 def left_over(context: Context) -> pd.DataFrame:
-    """Return the collectives in the steps `alike` that no other finding bills, with `COLUMNS`.
+    """Return the collectives in the steps `timed` that no other finding bills, with `COLUMNS`.
 
     Implicit redistributes, repeats and coalescible small messages have findings of their own. The last two
     are known of surveyed steps; what has the same place in watched steps is billed there as well.
     """
-    frame = context.in_alike[list(COLUMNS)]
+    frame = context.in_timed[list(COLUMNS)]
     billed = hidden(frame)
     for rows in (
         redundant_collective.repeats(context),
@@ -113,7 +113,7 @@ def find(context: Context) -> list[Finding]:
         all=0,
         modules=pattern(frame["module"]),
     )
-    result = tally(frame, KEYS, VALUES, context.alike)
+    result = tally(frame, KEYS, VALUES, context.timed)
     large = [
         line
         for line in result.lines
@@ -133,7 +133,7 @@ def find(context: Context) -> list[Finding]:
         for line in large
     ]
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
-    for line in tally(rest, ("all",), VALUES, context.alike).lines:
+    for line in tally(rest, ("all",), VALUES, context.timed).lines:
         if _share(context, line) >= LEAST_SHARE:
             small = _rest(context, line, len(result.lines) - len(large))
             findings.append(replace(small, rows=Rows.of(collectives=rest.index)))
@@ -160,7 +160,7 @@ def _logged(line: Line) -> bool:
 
 
 def _share(context: Context, line: Line) -> float:
-    return context.share(line.figures["exposed_ns"], context.alike) or 0.0
+    return context.share(line.figures["exposed_ns"], context.timed) or 0.0
 
 
 def _severity(context: Context, share: float) -> Severity:

@@ -138,7 +138,7 @@ def _cost(context: Context, bill: Bill) -> tuple[int | None, int | None]:
     rows = context.collectives.loc[waits.index, ["step", "rank"]].assign(
         waited_ns=waits, saved_ns=saved, all=0
     )
-    (line,) = tally(rows, ("all",), ("waited_ns", "saved_ns"), context.alike).lines
+    (line,) = tally(rows, ("all",), ("waited_ns", "saved_ns"), context.alike, times_in=context.timed).lines
     toll, saving = line.figures["waited_ns"], line.figures["saved_ns"]
     return toll, None if toll is None or saving is None else min(toll, saving)
 
@@ -146,7 +146,7 @@ def _cost(context: Context, bill: Bill) -> tuple[int | None, int | None]:
 def _finding(context: Context, bill: Bill) -> Finding:
     line, there = bill.line, bill.there
     toll, saving = _cost(context, bill)
-    share = context.share(saving, context.alike) or 0.0
+    share = context.share(saving, context.timed) or 0.0
     uneven = bill.steady is not None or bill.over_mean >= LARGE
     dear = share >= WARNING_SHARE and uneven and crowded(context) is None and bill.with_weights is True
     forward = keep(there, there["phase"] == "forward")

@@ -65,14 +65,14 @@ def priced(context: Context, frame: pd.DataFrame, columns: Sequence[str]) -> Tal
     own = (frame["exposed_ns"] - frame["waited_ns"].fillna(0)).clip(lower=0)
     # Exposed time of which the wait is unknown may all be waiting.
     own = own.where(frame["waited_ns"].notna() | (frame["exposed_ns"] == 0))
-    return tally(frame.assign(own_ns=own), columns, FIGURES, context.steps)
+    return tally(frame.assign(own_ns=own), columns, FIGURES, context.steps, times_in=context.timed)
 
 
 def price(context: Context, line: Line) -> Price:
     """Return what a group costs."""
     toll, own = line.figures["exposed_ns"], line.figures["own_ns"]
     saving = None if toll is None or own is None else min(toll, own)
-    share = context.share(saving, context.steps) or 0.0
+    share = context.share(saving, context.timed) or 0.0
     return Price(toll, saving, "warning" if share >= WARNING_SHARE else "info")
 
 

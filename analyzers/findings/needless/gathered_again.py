@@ -29,14 +29,14 @@ def find(context: Context) -> list[Finding]:
     if again.empty:
         return []
     again = again.assign(reshards=again["reshards"].astype(bool))
-    result = tally(again, KEYS, ("exposed_ns", "message_bytes"), context.steps)
+    result = tally(again, KEYS, ("exposed_ns", "message_bytes"), context.steps, times_in=context.timed)
     findings = []
     for line in result.lines:
         rows = again[result.code == line.code]
         spoken = Rows.of(collectives=result.places(line))
         if not line.first["reshards"]:
             findings.append(_unasked(line, rows, spoken))
-        elif (context.share(line.figures["exposed_ns"], context.steps) or 0.0) >= LEAST_SHARE:
+        elif (context.share(line.figures["exposed_ns"], context.timed) or 0.0) >= LEAST_SHARE:
             findings.append(_trade(context, line, rows, spoken))
     return findings
 
@@ -83,7 +83,7 @@ def _unasked(line: Line, rows: pd.DataFrame, spoken: Rows) -> Finding:
 def _trade(context: Context, line: Line, rows: pd.DataFrame, spoken: Rows) -> Finding:
     exposed = line.figures["exposed_ns"] or 0
     kept = _whole_bytes(rows)
-    share = context.share(exposed, context.steps) or 0.0
+    share = context.share(exposed, context.timed) or 0.0
     modules = _modules(rows)
     return Finding(
         kind="redundant-collective",

@@ -46,9 +46,8 @@ def find(context: Context) -> list[Finding]:
         return []
     stepping = frame["phase"] == "optimizer"
     frame = frame.assign(modules=frame["module"].mask(stepping, pattern(frame["module"])))
-    result = tally(
-        frame, KEYS, ("exposed_ns", "message_bytes", "wire_bytes", "floor_ns", "expected_ns"), context.steps
-    )
+    values = ("exposed_ns", "message_bytes", "wire_bytes", "floor_ns", "expected_ns")
+    result = tally(frame, KEYS, values, context.steps, times_in=context.timed)
     by_code = frame.groupby(result.code)
     sizes = by_code["message_bytes"].agg(["min", "max"])
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)

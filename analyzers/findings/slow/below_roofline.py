@@ -83,8 +83,8 @@ def find(context: Context) -> list[Finding]:
             continue
         slow = each[part.slow]
         of_op = keep(frame, frame["match_id"].isin(slow["match_id"]) & (frame["op"] == slow["op"].iloc[0]))
-        (line,) = tally(of_op, KEYS, FIGURES, context.alike).lines
-        share = context.share(line.figures["over_ns"], context.alike)
+        (line,) = tally(of_op, KEYS, FIGURES, context.alike, times_in=context.timed).lines
+        share = context.share(line.figures["over_ns"], context.timed)
         if share is not None and share >= LEAST_SHARE:
             findings.append(_finding(context, line, of_op, Slow(context, each, part.slow, every), part))
     return findings

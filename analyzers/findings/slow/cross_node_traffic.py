@@ -117,11 +117,11 @@ def _is_worth_telling(context: Context, finding: Finding, now: _Order, best: _Or
 
     The part, so that a job which does not reach its fabric's rates is judged by its own times.
     """
-    share = context.share(finding.toll_ns, context.steps)
+    share = context.share(finding.toll_ns, context.timed)
     if share is None:
         return True
     part = 1.0 if best.time_ns is None or not now.time_ns else 1 - best.time_ns / now.time_ns
-    projected_share = context.share(finding.saving_ns, context.steps) or 0.0
+    projected_share = context.share(finding.saving_ns, context.timed) or 0.0
     return max(share * part, projected_share) >= LEAST_SHARE
 
 
@@ -232,7 +232,9 @@ def _finding(
     rival_bytes = sum(traffic[dim].bytes for dim in swapped if dim in traffic)
     silent = [_called(dim, traffic) for dim in swapped if dim not in traffic or not traffic[dim].bytes]
     unrecorded = f"; no bytes of {', '.join(silent)} are on record, its collectives may be unrecorded"
-    (line,) = tally(load.rows.assign(all=0), ("all",), ("exposed_ns",), context.steps).lines
+    (line,) = tally(
+        load.rows.assign(all=0), ("all",), ("exposed_ns",), context.steps, times_in=context.timed
+    ).lines
     toll = line.figures["exposed_ns"]
     groups = groups_of(mesh[index], mesh, now.order)
     assert groups is not None

@@ -93,11 +93,14 @@ class Waits(Struct, frozen=True):
 
 
 def later_steps(context: Context) -> tuple[int, ...]:
-    """Return the steps before which waiting counts: without the first, if there are others enough.
+    """Return the steps before which waiting counts: those that the bars show, without the first of the run.
 
-    Before the first one a loader starts its workers and has nothing ready yet.
+    Before the first one a loader starts its workers and has nothing ready yet. It counts, with all others,
+    where there are no more than two.
     """
-    return context.steps[1:] if len(context.steps) > 2 else context.steps
+    if len(context.steps) <= 2:
+        return context.steps
+    return tuple(step for step in context.timed if step != context.steps[0]) or context.steps[1:]
 
 
 def waits(context: Context, rows: pd.DataFrame) -> Waits:

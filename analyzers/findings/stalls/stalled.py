@@ -72,7 +72,7 @@ def lost(
     """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, dearest first.
 
     `columns` tell places apart; none takes all rows as one. `besides`: rows of the stalls' columns that
-    other tables tell of, in the steps `besides_in`; None: in those `alike`. `without`: ranks left out.
+    other tables tell of, in the steps `besides_in`; None: in those `timed`. `without`: ranks left out.
     """
     rows, steps = lost_rows(context, kind, besides, besides_in)
     rows = keep(rows, ~rows["rank"].isin(without)).assign(all=0)
@@ -104,7 +104,9 @@ def lost_rows(
     if besides is None or besides.empty:
         return rows, steps
     if rows.empty:
-        return besides, context.alike if besides_in is None else besides_in
+        if besides_in is not None:
+            return besides, besides_in
+        return keep(besides, besides["step"].isin(context.timed)), context.timed
     # Only where both are told do they add up to what a step loses.
     return pd.concat([rows, keep(besides, besides["step"].isin(steps))], ignore_index=True), steps
 

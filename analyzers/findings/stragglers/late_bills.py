@@ -74,11 +74,13 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     of_culprits = rows["late_rank"].isin(culprits) & (rows["late_ns"] >= LEAST_LATE_NS)
     parts = [(rank, keep(rows, of_culprits & (rows["late_rank"] == rank))) for rank in culprits]
     for rank, part in (*parts, (None, keep(rows, ~of_culprits))):
-        for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.alike).lines:
+        # Who is late and why is read off surveyed steps too; what it costs, off the steps that the bars show.
+        shown = keep(part, part["step"].isin(context.timed))
+        for line in tally(shown, ("all",), ("waited_ns", "saved_ns"), context.timed).lines:
             waited_ns = line.figures["waited_ns"] or 0
             if shared and (rank is None or not slept_late(context, rank, waited_ns)):
                 continue
-            if (context.share(waited_ns, context.alike) or 0.0) >= LEAST_SHARE:
+            if (context.share(waited_ns, context.timed) or 0.0) >= LEAST_SHARE:
                 dear.append(Bill(rank, part, line))
     return rows, dear
 
@@ -95,8 +97,9 @@ def _of_origins(context: Context) -> list[Bill]:
         rows = keep(rows, ~hidden(rows))[["step", "rank", "op", "match_id"]]
         rows = rows.assign(waited_ns=origin.caused_ns.loc[rows.index], all=0)
         rows = _without_experts(context, rows)
-        for line in tally(rows, ("all",), ("waited_ns",), context.alike).lines:
-            if (context.share(line.figures["waited_ns"], context.alike) or 0.0) >= LEAST_SHARE:
+        shown = keep(rows, rows["step"].isin(context.timed))
+        for line in tally(shown, ("all",), ("waited_ns",), context.timed).lines:
+            if (context.share(line.figures["waited_ns"], context.timed) or 0.0) >= LEAST_SHARE:
                 made.append(Bill(origin.rank, rows, line, origin))
     return made
 

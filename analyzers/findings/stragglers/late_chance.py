@@ -61,7 +61,7 @@ def alarming(context: Context, toll_ns: int, rows: pd.DataFrame, rank: int) -> b
 
 def worth_a_warning(context: Context, toll_ns: int) -> bool:
     """Whether waiting costs enough for a warning: on CPUs ranks share cores and delay each other."""
-    return not context.on_cpu or (context.share(toll_ns, context.alike) or 0.0) >= CPU_WARNING_SHARE
+    return not context.on_cpu or (context.share(toll_ns, context.timed) or 0.0) >= CPU_WARNING_SHARE
 
 
 def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:

@@ -40,11 +40,11 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
     who = tuple(sorted({int(r) for r in late.loc[late["waited_ns"] > 0, "rank"] if r != rank}))
     cause = cause_of(context, late)
     bound = bool(late["at_least"].any())
-    least, most = waiting(late, rank, len(context.alike))
+    least, most = waiting(context, late, rank)
     others = "the others wait " if least >= EVEN * most else "others wait up to "
     counted = f"{len(once)} of {times(len(all_once), 'collective')}"
     hedge = f", {HEDGE}" if uncertain(context, late) else ""
-    share = context.share(toll, context.alike) or 0.0
+    share = context.share(toll, context.timed) or 0.0
     chance = by_chance(context, rows, rank)
     slow = slow_steps(context, rank) if chance is None and noisy(context, rows, rank) else None
     clause = cause.clause if slow is None else _in_some(context, slow)
@@ -112,9 +112,10 @@ def _asleep(context: Context, rank: int) -> tuple[Evidence, ...]:
     return (Evidence("its thread slept longer than its peers', per step, median", int(more.median()), "ns"),)
 
 
-def waiting(rows: pd.DataFrame, rank: int, steps: int) -> tuple[float, float]:
-    """Return the least and the most that ranks wait for a late one, per step."""
-    each = keep(rows, rows["rank"] != rank).groupby("rank")["waited_ns"].sum() / steps
+def waiting(context: Context, rows: pd.DataFrame, rank: int) -> tuple[float, float]:
+    """Return the least and the most that ranks wait for a late one, per step of those that the bars show."""
+    shown = keep(rows, rows["step"].isin(context.timed) & (rows["rank"] != rank))
+    each = shown.groupby("rank")["waited_ns"].sum() / max(1, len(context.timed))
     return (0.0, 0.0) if each.empty else (float(each.min()), float(each.max()))
 
 

@@ -25,6 +25,12 @@ MOST: Final = 0.5
 """Part of the waiting that one line must hold to be named."""
 
 
+_EQUAL: Final = 1.01
+"""Ratio of the most FLOPs of a rank to the fewest in a step, up to which ranks do the same work."""
+_SAME_STEP: Final = "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred"
+_SHAPES: Final = "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank"
+
+
 def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> Finding:
     """Return the finding; `besides`: other findings name single ranks."""
     once = late_to(rest)
@@ -37,7 +43,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
         kind="straggler",
         severity="info",
         title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} per step "
-        f"({percent(context.share(toll, context.alike) or 0.0)}) for late ranks in "
+        f"({percent(context.share(toll, context.timed) or 0.0)}) for late ranks in "
         f"{_which(context, len(once), besides)}, and no single rank is the cause "
         f"({ranks((int(last.index[0]),))} is last most often, {last.iloc[0]} of {len(once)})",
         toll_ns=toll,
@@ -54,19 +60,29 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             Evidence("most often last", f"rank {last.index[0]}: {last.iloc[0]} of {len(once)}"),
             Evidence("after the second-to-last rank, median collective", int(once["late_ns"].median()), "ns"),
         ),
-        remedy=_meet_less(*meeting)
-        if meeting is not None
-        else Remedy(
-            "Print each rank's batch shapes: sequence lengths or experts' loads may differ from batch to "
-            "batch. Else look for noise on the hosts (other processes, garbage collection, checkpoints)."
-            if len(context.alike) > 1
-            else "Record at least five steps first: one step does not show whether the same ranks are late "
-            "again. "
-            "Then compare the ranks' batches (sequence lengths, experts' loads) and noise on their hosts.",
-            "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
-            "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
-        ),
+        remedy=_advice(context) if meeting is None else _meet_less(*meeting),
         confidence="possible" if bound else confidence_in(context, rest, len(once)),
+    )
+
+
+def _advice(context: Context) -> Remedy:
+    """Return what to look at if ranks take turns at no one place."""
+    if len(context.alike) <= 1:
+        return Remedy(
+            "Record at least five steps first: one step does not show whether the same ranks are late again. "
+            "Then compare the ranks' batches (sequence lengths, experts' loads) and noise on their hosts.",
+            f"{_SHAPES}\n{_SAME_STEP}",
+        )
+    if _work_is_equal(context):
+        return Remedy(
+            "Look for noise on the hosts: other processes, garbage collection, checkpoints. All ranks do the "
+            "same work in each surveyed step, so their batches are not the cause.",
+            _SAME_STEP,
+        )
+    return Remedy(
+        "Print each rank's batch shapes: sequence lengths or experts' loads may differ from batch to "
+        "batch. Else look for noise on the hosts (other processes, garbage collection, checkpoints).",
+        f"{_SHAPES}\n{_SAME_STEP}",
     )
 
 
@@ -95,6 +111,17 @@ def _meet_less(source: str, count: int) -> Remedy:
         "times per step, and the last one makes the others wait each time.",
         "if step % 10 == 0:\n    dist.all_reduce(torch.stack(values))  # all values in one message",
     )
+
+
+def _work_is_equal(context: Context) -> bool:
+    """Return whether all ranks seen compute as many FLOPs in each surveyed step; False if that is unknown."""
+    computes = context.computes_in_steps
+    flops = computes["flops"].astype("float64").groupby([computes["step"], computes["rank"]]).sum()
+    table = flops.unstack()
+    if table.empty or table.isna().any(axis=None) or len(table.columns) < len(context.ledger.run.ranks_seen):
+        return False
+    most, fewest = table.max(axis=1), table.min(axis=1)
+    return bool(((fewest > 0) & (most <= _EQUAL * fewest)).all())
 
 
 def _which(context: Context, count: int, besides: bool) -> str:

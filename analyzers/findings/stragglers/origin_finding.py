@@ -41,7 +41,7 @@ def finding(context: Context, origin: Origin, rows: pd.DataFrame, line: Line, se
         kind="straggler",
         severity=severity,
         title=f"{clause(origin)}: {why(context, origin)}, and {len(held_up)} ranks wait up to "
-        f"{duration(toll)} ({percent(context.share(toll, context.alike) or 0.0)}) for it",
+        f"{duration(toll)} ({percent(context.share(toll, context.timed) or 0.0)}) for it",
         toll_ns=toll,
         floor_ns=None,
         saving_ns=max(0, min(toll, origin.before_ns - origin.without_ns)),

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pyarrow.compute as pc
 import pytest
 
+from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.stragglers import straggler
 from shardtoll.analyzers.headline import sentence
 from shardtoll.ledger import Finding, Report, Stall
 from tests.unit.analyzers.fabrics import ROUND
-from tests.unit.analyzers.late_jobs import RANKS, SLOW, job, reported, with_floors
+from tests.unit.analyzers.late_jobs import ON_DEVICES, RANKS, SLOW, job, reported, with_floors
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
 
 
@@ -39,6 +40,13 @@ def test_the_network():
     said = with_floors().headline
     assert said.startswith("The network is slow, and no rank is late: ")
     assert ": moving data takes 40 % of the step (mean of 4 ranks) at " in said
+
+
+@pytest.mark.parametrize(("late_ms", "who"), [(1, "no rank is late"), (2, "no single rank is late")])
+def test_ranks_that_wait_by_turns_are_late_by_turns(late_ms, who):
+    rows, leadups = job([0, 1, 2, 3] * 2, late=late_ms * MS, transfer=7 * MS)
+    said = run(ledger(rows, run=ON_DEVICES, leadups=leadups), ROUND).headline
+    assert said.startswith(f"The network is slow, and {who}: ")
 
 
 def test_slow_transfers_on_cpus_may_be_the_cores():

@@ -109,3 +109,19 @@ def test_texts_that_begin_so_are_found_and_unknown_ones_are_not(kind: str) -> No
     assert begins_with(texts, ("DDP", "a")).tolist() == [False, False, True, False, False, True]
     assert begins_with(texts.iloc[:0], "FSDP").tolist() == []
     assert begins_with(texts.iloc[1:2], "").tolist() == [False]
+
+
+@given(rows)
+def test_times_are_of_the_steps_asked_for_where_these_know_them(data):
+    some = (1, 2)
+    frame = frame_of(data).rename(columns={"value": "value_ns"}).assign(value=1)
+    result = tally(frame, ("key",), ("value_ns", "value"), range(4), times_in=some)
+    for line in result.lines:
+        key = line.text("key")
+        there = by_hand([row for row in data if row[1] in some], key, some)
+        assert line.figures["value_ns"] == (by_hand(data, key, range(4)) if there is None else there)
+        # Only times are of some steps.
+        assert (
+            line.figures["value"]
+            == tally(frame, ("key",), ("value",), range(4)).lines[line.code].figures["value"]
+        )
