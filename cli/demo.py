@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -57,9 +58,14 @@ def command(
     from shardtoll.ledger import UsageError
 
     if not incidents:
-        if only or json_file is not None:
-            option = "--only" if only else f"-o {json_file}"
-            raise UsageError(f"{option} without --incidents", "add --incidents, or leave it out")
+        if only:
+            raise UsageError("--only without --incidents", "add --incidents, or leave it out")
+        if json_file is not None:
+            folder = shlex.quote(str(json_file))
+            raise UsageError(
+                f"-o {json_file} without --incidents, whose scoreboard it writes",
+                f"for a folder of pages use --out {folder}, for the scoreboard add --incidents",
+            )
         from shardtoll.cli.jobs.demo_job import run
 
         run(out or Path("out/demo"), width)

@@ -142,8 +142,8 @@ def _report(
     # Of a thousand files named one by one not all; with the same floors.
     named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
-    page = "" if writers else ", -o report.html"
-    more = [("More", f"{again} --all", f"or --finding 1{page}")]
+    page = "" if writers else ", page: -o report.html"
+    more = [("More", f"{again} --all", f"one: --finding 1{page}")]
     if unused is not None:
         more.append(("For measured floors", f"--fabric {quote(str(unused))}", ""))
     for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):

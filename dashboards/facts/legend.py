@@ -13,17 +13,19 @@ from shardtoll.ledger.records.finding import do_not_add_up
 _FIGURES: Final = ("toll", "floor", "saving")
 _COST: Final = "cost per step on the worst rank"
 _APART: Final = "tolls do not add up"
-_ALL_STEPS: Final = "tolls are means of all steps"
+_ORDER: Final = "warnings before infos"
 _WORDS: Final = (
-    (_COST, "its transfers at best", "what the fix gains"),
-    (_COST, "transfers at best", "the fix's gain"),
-    ("cost per step, worst rank", "transfers at best", "fix's gain"),
-    ("cost per step", "transfers at best", "fix's gain"),
-    ("cost per step", "transfers at best", "gain"),
+    (_COST, "least time for its transfers", "what the fix gains"),
+    (_COST, "least transfer time", "the fix's gain"),
+    ("cost per step, worst rank", "least transfer time", "fix's gain"),
+    ("cost per step", "least transfer time", "fix's gain"),
+    ("cost per step", "least transfer time", "gain"),
     ("cost per step", "least time", "gain"),
     ("cost per step", "least", "gain"),
 )
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
+_PLAIN: Final = 4
+"""How many of them are understood without more."""
 
 
 _SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole", "surveyed: whole")
@@ -46,19 +48,21 @@ def legend(
 ) -> str | None:
     """Return what those of toll, floor and saving mean that stand in `names`, within `width` columns.
 
-    It says if the tolls of the findings do not add up, or if one exceeds the step that is shown. None without
-    names.
+    It says if the tolls of the findings do not add up, and why a smaller toll stands above a larger one. None
+    without names.
     """
     line = None
-    for words in _WORDS:
+    order = f" · {_ORDER}" if "toll" in names and _out_of_order(findings) else ""
+    # Words that are cut short say less than the order of the rows.
+    tries = [(words, order) for words in _WORDS[:_PLAIN]] if order else []
+    for words, then in (*tries, *((words, "") for words in _WORDS)):
         meanings = dict(zip(_FIGURES, words, strict=True))
-        if "toll" in names and longer_than_shown(report, findings):
-            meanings["toll"] += f"; {_ALL_STEPS}"
-        elif "toll" in names and exceed(report, findings):
+        if "toll" in names and exceed(report, findings):
             meanings["toll"] += f"; {_APART}"
         if any(finding.saving_ns and finding.replayed is None for finding in findings):
             meanings["saving"] += " at most"
         line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
+        line += then if line else ""
         if width is None or len(line) <= width:
             break
     return line or None
@@ -89,10 +93,13 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
     return next((line for line in lines if width is None or len(line) <= width), lines[-1]) if lines else None
 
 
-def longer_than_shown(report: Report, findings: Sequence[Finding]) -> bool:
-    """Return whether a toll, a mean of all steps, exceeds the step that is shown, a watched one."""
-    step = max((time.step_ns for time in step_times.rank_times(report)), default=float("inf"))
-    return bool(summary.base_of_tolls(report)) and any((finding.toll_ns or 0) > step for finding in findings)
+def _out_of_order(findings: Sequence[Finding]) -> bool:
+    """Return whether an info costs more than a warning, which stands above it."""
+    least = min(
+        (each.toll_ns for each in findings if each.severity == "warning" and each.toll_ns), default=None
+    )
+    most = max((each.toll_ns or 0 for each in findings if each.severity == "info"), default=0)
+    return least is not None and most > least
 
 
 def exceed(report: Report, findings: Sequence[Finding]) -> bool:

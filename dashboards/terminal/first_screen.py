@@ -110,7 +110,7 @@ class FirstScreen:
             if cell_len(whole) <= width:
                 lines.append(Text(whole))
                 continue
-            head = f"{words} ({also.removeprefix('or ')} too):" if also else f"{words}:"
+            head = f"{words} ({also}):" if also else f"{words}:"
             lines += [cut(Text(head), width), Verbatim(command)]
         return lines
 

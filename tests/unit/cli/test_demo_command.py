@@ -7,15 +7,20 @@ import pytest
 from shardtoll.cli.incidents.job import chosen
 
 
-@pytest.mark.parametrize(("option", "named"), [
-    (["-o", "x.json"], "-o x.json"),
-    (["--json", "x.json"], "-o x.json"),
-    (["--only", "clean_ddp"], "--only"),
-])  # fmt: skip
-def test_options_of_incidents_are_refused_without_them(shardtoll, option: list[str], named: str):
-    ran = shardtoll("demo", *option)
+def test_names_of_incidents_are_refused_without_them(shardtoll):
+    ran = shardtoll("demo", "--only", "clean_ddp")
     assert ran.code == 2
-    assert ran.err == f"shardtoll: {named} without --incidents: add --incidents, or leave it out\n"
+    assert ran.err == "shardtoll: --only without --incidents: add --incidents, or leave it out\n"
+
+
+@pytest.mark.parametrize("option", ["-o", "--json"])
+def test_a_folder_given_as_the_scoreboard_is_sent_to_its_option(shardtoll, option: str):
+    ran = shardtoll("demo", option, "out/my demo")
+    assert ran.code == 2
+    assert ran.err == (
+        "shardtoll: -o out/my demo without --incidents, whose scoreboard it writes: for a folder of pages "
+        "use --out 'out/my demo', for the scoreboard add --incidents\n"
+    )
 
 
 def test_names_may_have_spaces_around_them():

@@ -34,8 +34,8 @@ def of(*findings: Finding) -> Report:
 @pytest.mark.parametrize(
     ("width", "words"),
     [
-        (100, f"{COST} on the worst rank · floor: transfers at best · saving: the fix's gain at most"),
-        (80, f"{COST} · floor: transfers at best · saving: fix's gain at most"),
+        (100, f"{COST} on the worst rank · floor: least transfer time · saving: the fix's gain at most"),
+        (80, f"{COST} · floor: least transfer time · saving: fix's gain at most"),
     ],
 )
 def test_every_figure_shown_is_explained_within_the_screen(width: int, words: str):
@@ -90,9 +90,20 @@ def test_a_toll_below_the_error_of_the_parts_is_within_noise():
     assert first_facts.figures(report.findings[1])[0] == "toll 1.50 ms · saving 1.50 ms"
 
 
-def test_a_toll_above_the_watched_step_is_said_to_be_of_all_steps():
-    assert "tolls are means of all steps" in shown(divided(cost("data-stall", 41)), 100)
-    assert "all steps" not in shown(divided(cost("data-stall", 4)), 100)
+def test_a_larger_toll_below_a_smaller_one_is_explained():
+    small, large = cost("straggler", 4), replace(cost("exposed-communication", 9), severity="info")
+    said = legend(of(small, large), (small, large), ("toll", "saving"), 100)
+    assert said is not None
+    assert said.endswith(" · warnings before infos")
+    assert len(said) <= 100
+    # In order, or of one severity, nothing is to be explained.
+    for first, second in (
+        (replace(small, toll_ns=10 * MS), large),
+        (small, replace(large, severity="warning")),
+    ):
+        said = legend(of(first, second), (first, second), ("toll", "saving"), 100)
+        assert said is not None
+        assert "infos" not in said
 
 
 def test_the_words_by_the_bars_are_explained_where_they_stand():
@@ -134,7 +145,7 @@ def test_a_saving_beyond_toll_minus_floor_says_how():
     assert "saving 9.00 ms (overlapped)" in shown(hidden, 110)
     said = legend(hidden, hidden.findings, ("toll", "floor", "saving"))
     assert said is not None
-    assert "floor: its transfers at best · saving" in said
+    assert "floor: least time for its transfers · saving" in said
     removed = of(cost("implicit-redistribute", 9, 4))
     assert first_facts.figures(removed.findings[0])[0].endswith("saving 9.00 ms (removed)")
     plain = of(replace(cost("exposed-communication", 9, 4), saving_ns=5 * MS))

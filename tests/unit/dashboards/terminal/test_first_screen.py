@@ -25,7 +25,7 @@ from shardtoll.ledger.tables.tables import to_table
 from shardtoll.ledger.words import human
 from tests import sample_reports
 
-MORE = (("More", "shardtoll report runs/a --all", "or --finding 1, -o report.html"),)
+MORE = (("More", "shardtoll report runs/a --all", "one: --finding 1, page: -o report.html"),)
 
 
 def shown(
@@ -386,9 +386,11 @@ def test_a_command_is_never_broken():
     command = f"shardtoll report {'/data/runs/' * 8}a --all"
     report = many(sample_reports.report(), 3)
     stream = io.StringIO()
-    Screen(80, file=stream).print(FirstScreen(report, [("More", command, "or --finding 1, -o report.html")]))
+    Screen(80, file=stream).print(
+        FirstScreen(report, [("More", command, "one: --finding 1, page: -o report.html")])
+    )
     lines = stream.getvalue().splitlines()
-    assert lines[-2:] == ["1 more finding (--finding 1, -o report.html too):", command]
+    assert lines[-2:] == ["1 more finding (one: --finding 1, page: -o report.html):", command]
     # The command takes two rows of this terminal.
     assert len(command) > 80
     assert len(lines) + 1 <= LINES
