@@ -45,7 +45,7 @@ def more_asleep_ns(context: Context, rank: int) -> pd.Series[float] | None:
     if rank not in table or len(table.columns) < 2:
         return None
     more: pd.Series[float] = table[rank] - table.drop(columns=rank).median(axis=1)
-    return more.reindex(context.alike)
+    return more.reindex(context.timed)
 
 
 @once

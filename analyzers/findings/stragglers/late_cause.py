@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from shardtoll.analyzers.findings.stragglers import late_remedies
 from shardtoll.analyzers.findings.stragglers.late_place import late_place
 from shardtoll.analyzers.findings.stragglers.lateness import CAUSES, at_the_start, excess, host_computes
 from shardtoll.analyzers.findings.stragglers.step_excess import step_excess, told_steps
-from shardtoll.analyzers.shared.tally import text
+from shardtoll.analyzers.shared.tally import keep, text
 from shardtoll.ledger import Evidence, Where
 from shardtoll.ledger.words.human import duration
 
@@ -39,6 +39,8 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     if not sums and not table.empty:
         steps = len(told_steps(context))
         sums = {name: float(table[name].sum()) / steps for name in CAUSES}
+    timed = _as_timed(context, late)
+    sums = {name: more_ns * timed for name, more_ns in sums.items()}
     order = sorted(sums, key=lambda name: -sums[name])
     words = {name: late_remedies.words(name, on_cpu=host_computes(context)) for name in order}
     parts = tuple(
@@ -55,7 +57,9 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     if table.empty and first in ("compute_ns", "host_ns"):
         where_late = late_place(context, late, first)
         if where_late is not None:
-            parts += (Evidence("longest of it in one place, per step", where_late.longer_ns, "ns"),)
+            parts += (
+                Evidence("longest of it in one place, per step", round(where_late.longer_ns * timed), "ns"),
+            )
             return Cause(first, parts, where_late.where, f"{clause}, most {where_late.clause}", sums)
     if first != "compute_ns" or table.empty:
         return Cause(first, parts, clause=clause, more_ns=sums)
@@ -67,6 +71,24 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     if kernel is not None:
         parts += (Evidence("kernel with the most time there", kernel),)
     return Cause(first, parts, Where(phase=phase, module=module, op=kernel), clause, sums)
+
+
+def _as_timed(context: Context, late: pd.DataFrame) -> float:
+    """Return how long others wait for the rank per step that the bars show, over that in steps that tell why.
+
+    Surveyed steps tell it, and the first of them sets things up: what makes a rank late there may be longer
+    than a whole watched step. 1 if some tell both, or others wait in one kind of them only.
+    """
+
+    def waited(steps: Collection[int]) -> float:
+        each = keep(late, late["step"].isin(steps)).groupby("rank")["waited_ns"].sum()
+        return float(each.max()) / len(steps) if len(each) else 0.0
+
+    shown, telling = context.timed, told_steps(context)
+    if not set(shown).isdisjoint(telling):
+        return 1.0
+    per_shown, per_telling = waited(shown), waited(telling)
+    return per_shown / per_telling if per_shown > 0 and per_telling > 0 else 1.0
 
 
 def uncertain(context: Context, late: pd.DataFrame) -> bool:

@@ -294,6 +294,20 @@ class TestStraggler:
         assert "the others wait 4.00 ms per step (4.0 %)" in found.title
         assert found.title.startswith("rank 1 is last in 100 of 100 collectives")
 
+    def test_the_cause_of_waiting_is_as_long_as_it_is_in_watched_steps(self):
+        # In surveyed steps rank 1 computes 40 ms longer, and others wait 40 ms; in watched ones they wait 4.
+        late = {number: 4 if level_of(number) == "watch" else 40 for number in range(STEPS)}
+        given = [
+            replace(row, compute_ns=58 * MS, idle_ns=2 * MS)
+            if row.level == "survey" and row.rank == 1
+            else replace(row, compute_ns=18 * MS, idle_ns=42 * MS)
+            if row.level == "survey"
+            else row
+            for row in steps()
+        ]
+        found = self.late(steps=given, late=late.__getitem__)
+        assert "it spends 4.00 ms longer computing" in found.title
+
     def test_waiting_is_over_watched_steps_and_its_cause_over_surveyed_ones(self):
         given = [
             replace(row, compute_ns=55 * MS, idle_ns=5 * MS)

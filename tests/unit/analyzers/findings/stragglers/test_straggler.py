@@ -405,10 +405,11 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     assert evidence(exposed)["waiting on top, billed as straggler or pipeline-bubble"] == 0
 
 
-def with_sleep(*more_ms: float, unknown_on: int | None = None) -> Report:
+def with_sleep(*more_ms: float, unknown_on: int | None = None, surveyed: int = 0) -> Report:
     """Return the report of ranks that share cores; rank 2 is last, and sleeps so much longer in each step.
 
-    Of `unknown_on` one collective has no known exposed time.
+    Of `unknown_on` one collective has no known exposed time. The first `surveyed` steps do not tell how long
+    ranks slept.
     """
     rows, leadups, steps = [], [], []
     for number, more in enumerate(more_ms):
@@ -423,8 +424,11 @@ def with_sleep(*more_ms: float, unknown_on: int | None = None) -> Report:
         ]
         leadups += [replace(each, step=number) for each in before]
         # Each rank sleeps 30 ms of its own, and in what is exposed.
+        asleep = [int((70 + (more if rank == 2 else 0)) * MS) for rank in range(RANKS)]
+        of_all = {"level": "survey" if number < surveyed or not surveyed else "watch"}
         steps += [
-            step(number, rank, asleep_ns=int((70 + (more if rank == 2 else 0)) * MS)) for rank in range(RANKS)
+            step(number, rank, asleep_ns=None if number < surveyed else slept, **of_all)
+            for rank, slept in enumerate(asleep)
         ]
     return reported(rows, leadups, run=run_of(RANKS, cores=2), steps=steps)
 
@@ -437,6 +441,13 @@ def test_a_rank_that_sleeps_while_others_wait_is_late_though_ranks_share_cores()
     assert evidence(finding)[slept] == 19 * MS + MS // 2
     assert (report.headline or "").startswith("Rank 2 is late, not the network: the others wait 20.0 ms")
     assert [each.kind for each in report.notices].count("cores-shared") == 1
+
+
+def test_surveyed_steps_do_not_tell_sleep_and_do_not_speak_against_it():
+    # In a run of few steps many are surveyed.
+    report = with_sleep(20, 20, 20, 20, 20, 20, 20, surveyed=3)
+    assert [each.ranks for each in report.findings if each.kind == "straggler"] == [(2,)]
+    assert "straggler" not in {each.kind for each in with_sleep(20, 20, 20, 20, 20, surveyed=3).findings}
 
 
 @pytest.mark.parametrize("more_ms", [(9, 9, 9, 9), (20, 20, 0, 0), (0,), (20,), (20, 20), (-20, 20, 20, -20)])
