@@ -76,7 +76,8 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     priced = search.run()
     if not search.legal:
         raise UsageError(
-            f"no layout of {question.gpus} GPUs divides a batch of {question.sequences} sequences",
+            f"no layout of {human.plural(question.gpus, 'GPU')} divides a batch of"
+            f" {human.plural(question.sequences, 'sequence')}",
             "give --batch-tokens that is a multiple of the sequence length times a divisor of the GPUs",
         )
     fitting = search.fitting(priced, _REPLAYED)
@@ -291,7 +292,7 @@ def _none_fits(
     needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
     return Advice(
         question=question,
-        headline=f"No layout of {question.gpus} GPUs fits in {limit}.{needs}",
+        headline=f"No layout of {human.plural(question.gpus, 'GPU')} fits in {limit}.{needs}",
         best=None,
         ties=(),
         fastest=None,

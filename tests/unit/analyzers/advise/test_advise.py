@@ -328,7 +328,7 @@ def test_a_layout_that_ran_fits_and_stands_where_nothing_else_is_sure_to() -> No
     question = Question(shape, 1, "h100-sxm", 2048, 1, current=layout)
     free = advise(question, beside=Beside(keeps_current=True))
     assert free.best is None
-    assert "No layout of 1 GPUs fits" in free.headline
+    assert "No layout of 1 GPU fits in " in free.headline
     kept = advise(question, beside=Beside(keeps_current=True, ran=True))
     assert kept.best.layout == layout
     assert kept.current_gap == 0

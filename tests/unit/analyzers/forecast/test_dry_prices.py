@@ -66,3 +66,39 @@ def test_without_a_price_the_time_is_unknown(ledger: Ledger, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert f"The time of a step is unknown: collectives without a price on this fabric ({count} of " in shown
     assert analyze(filled).run.source == "dry"
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("batched", [True, False])
+def test_tokens_are_those_of_sequences_not_of_positions(before: bool, batched: bool) -> None:
+    """Some programs look up the positions first, once for all sequences."""
+
+    def train() -> None:
+        tokens, places = nn.Embedding(100, 8).cuda(), nn.Embedding(16, 8).cuda()
+        adam = torch.optim.AdamW([*tokens.parameters(), *places.parameters()])
+        ids = torch.zeros(4, 16, dtype=torch.long, device="cuda")
+        where = torch.arange(16, device="cuda")
+        where = where[None] if batched else where
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tokens, self.places = tokens, places
+
+            def forward(self) -> torch.Tensor:
+                if before:
+                    added = self.places(where)
+                    return added + self.tokens(ids)
+                looked_up: torch.Tensor = self.tokens(ids)
+                return looked_up + self.places(where)
+
+        model = Model()
+        for _ in range(2):
+            model().square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    _, answer = price_dry(recorded(train), load_fabric("h100x8"))
+    assert answer.step_ns is not None
+    assert answer.tokens_per_s_gpu is not None
+    assert answer.tokens_per_s_gpu.expected * answer.step_ns.expected / 1e9 == pytest.approx(64)
