@@ -405,7 +405,31 @@ def test_a_loop_that_waits_for_a_value_ends_in_one_line(
 
 
 MISTAKES = {
-    "a script that never steps": ("print('hello')", [], r"made 0 optimizer steps"),
+    "a script that never steps": (
+        "print('hello')",
+        [],
+        r"bad.py made no optimizer step; a dry run needs 2: have it train: only calls of a torch optimizer's",
+    ),
+    "a script that exits with a number": (
+        "import sys; sys.exit(3)",
+        [],
+        r"bad.py exited before an optimizer step with 3: its own output says why",
+    ),
+    "a script that exits without one": (
+        "exit()",
+        [],
+        r"bad.py exited before an optimizer step: its own output",
+    ),
+    "a script that exits with a sentence": (
+        "import sys; sys.exit('no data in ./data:\\nrun prepare.py')",
+        [],
+        r"bad.py exited before an optimizer step: no data in ./data: run prepare.py: its own output says why",
+    ),
+    "a script that fails after one step": (
+        TRAIN.replace("    optimizer.step()", "    optimizer.step(); import sys; sys.exit(1)"),
+        [],
+        r"bad.py made 1 optimizer step and exited with 1; a dry run needs 2: have it train for more steps",
+    ),
     "a script that is written for another number of ranks": (
         TRAIN.replace('("nccl")', '("nccl", rank=0, world_size=4)'),
         ["--world", "8"],
