@@ -63,7 +63,7 @@ def price_dry(
 ) -> tuple[Ledger, DryStep]:
     """Return the ledger of a dry run with times, and what the last step takes.
 
-    `tokens`: of one step over all ranks, for rates; without it the tokens that embeddings looked up count.
+    `tokens`: of one step over all ranks, for rates; without it what embeddings looked up counts.
     Raises UsageError for an unknown GPU.
     """
     run = ledger.run
@@ -222,7 +222,7 @@ def _answer(
     assert run.gpu is not None
     unpriced = step.unpriced
     time = None if unpriced else _band(step, ledger)
-    total = tokens if tokens is not None else tokens_of(ledger, step.ops)
+    total, no_tokens = (tokens, None) if tokens is not None else tokens_of(ledger, step.ops, step.collectives)
     rate = None if total is None or time is None else time.inverse(total * 1e9 / run.world_size)
     model = sum(op.flops for op in step.ops if op.phase != "recompute")
     hardware = sum(op.flops for op in step.ops)
@@ -253,6 +253,7 @@ def _answer(
         price_per_billion_tokens=None if price is None or not total else price.scaled(1e9 / total),
         notes=tuple(row["text"] for row in ledger.tables["notices"].to_pylist()),
         unpriced=unpriced,
+        no_tokens=no_tokens,
     )
 
 

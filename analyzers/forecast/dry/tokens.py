@@ -4,27 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Final
 
 from shardtoll.ledger import Ledger
+from shardtoll.ledger.answers.dry_step import NoTokens
 from shardtoll.ledger.records.dry import DryOp
+from shardtoll.ledger.records.record import Collective
 
-_TENSOR_AND_STAGES = ("tp", "tensor", "model", "mp", "pp", "pipe", "pipeline", "stage")
+_TENSOR_AND_STAGES: Final = ("tp", "tensor", "model", "mp", "pp", "pipe", "pipeline", "stage")
 """Names of mesh dimensions whose ranks work on the same tokens."""
+_OWN_TOKENS: Final = ("cp", "context", "seq", "sequence", "ep", "expert", "experts")
+"""Names of others whose ranks send, or reduce activations: each has tokens of its own."""
+_SMALL_BYTES: Final = 1 << 16
+"""Below this a reduction in forward is of a loss or a count, not of activations."""
 
 
-def tokens_of(ledger: Ledger, ops: Sequence[DryOp]) -> int | None:
-    """Return the tokens of a step over all ranks; None if no embedding looked them up.
+def tokens_of(
+    ledger: Ledger, ops: Sequence[DryOp], collectives: Sequence[Collective]
+) -> tuple[int, None] | tuple[None, NoTokens]:
+    """Return the tokens of a step over all ranks, or why they are unknown.
 
-    The first embedding counts. If its indices are positions, the one of the tokens there counts.
+    The first embedding counts. If its indices are positions, the one of the tokens there counts. Ranks may
+    share tokens without a mesh that says so: then nobody knows how many of them do.
     """
     lookups = [op for op in ops if op.op.startswith("aten.embedding.") and op.phase == "forward"]
     if not lookups or _indices(lookups[0]) is None:
-        return None
+        return None, "no embedding"
+    if any(_may_share(row) for row in collectives):
+        return None, "shared by unknown ranks"
     first = lookups[0]
     chosen = next((op for op in lookups if _positions_of(first, op)), first)
     same = sum(op.module == chosen.module for op in lookups)
-    together = prod(size for name, size in ledger.run.mesh.items() if name.lower() in _TENSOR_AND_STAGES)
-    return prod(_indices(chosen) or ()) * same * ledger.run.world_size // together
+    together = prod(size for name, size in ledger.run.mesh.items() if _plain(name) in _TENSOR_AND_STAGES)
+    return prod(_indices(chosen) or ()) * same * ledger.run.world_size // together, None
+
+
+def _may_share(row: Collective) -> bool:
+    """Whether its ranks may be stages or tensor parallel, and no name of a mesh dimension settles it."""
+    if row.mesh_dim is not None and _plain(row.mesh_dim) in (*_TENSOR_AND_STAGES, *_OWN_TOKENS):
+        return False
+    if row.op in ("send", "recv"):
+        return True
+    if row.phase != "forward" or row.op not in ("all_reduce", "reduce_scatter"):
+        return False
+    return (row.group_size or 2) > 1 and (row.message_bytes is None or row.message_bytes >= _SMALL_BYTES)
+
+
+def _plain(dimension: str) -> str:
+    return dimension.casefold().removeprefix("mesh_")
 
 
 def _positions_of(first: DryOp, other: DryOp) -> bool:
