@@ -214,7 +214,7 @@ def _headline(
             text += f" Your layout takes {human.percent(-gap)} less time."
     elif len(ties) > 1:
         least = "at least " if len(ties) > _TIES else ""
-        text += f" The forecast cannot tell it from {least}{len(ties) - 1} other layouts."
+        text += f" The forecast cannot tell it from {least}{human.plural(len(ties) - 1, 'other layout')}."
     return text
 
 
@@ -290,6 +290,7 @@ def _none_fits(
     least = min((each.memory_high_bytes for each in sizes), default=None)
     limit = human.size(question.memory_share * capacity)
     needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
+    needs += " Ask for more GPUs, or larger ones."
     return Advice(
         question=question,
         headline=f"No layout of {human.plural(question.gpus, 'GPU')} fits in {limit}.{needs}",

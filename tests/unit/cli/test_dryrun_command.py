@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from shardtoll.cli.jobs import dry_job
 from shardtoll.ledger import read_run
 from shardtoll.profiler.dryrun.device import values
 from shardtoll.profiler.dryrun.idle import NOTHING
@@ -402,6 +404,19 @@ def test_a_loop_that_waits_for_a_value_ends_in_one_line(
     said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
     assert len(said) == 1
     assert re.search(r"waits\.py:16.*bool\(\) was answered 20 times without an optimizer step", said[0]), said
+
+
+def test_a_script_that_goes_on_without_a_step_is_not_silent(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dry_job, "_REMIND_S", 0.2)
+    Path("reads.py").write_text("import time\ntime.sleep(0.7)\n" + TRAIN)
+    ran = shardtoll("dryrun", "--world", 8, "reads.py")
+    assert ran.code == 0
+    said = [line for line in ran.err.splitlines() if "reads.py still runs: a step is recorded once" in line]
+    assert len(said) >= 3
+    assert not [thread for thread in threading.enumerate() if "remind" in thread.name]
 
 
 MISTAKES = {
