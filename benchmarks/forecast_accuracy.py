@@ -146,6 +146,7 @@ def main() -> None:
 
 
 def _write(folder: Path, rows: Sequence[PricedRow], document: dict[str, object]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "forecast-rows.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         heads = ("row", "group", "model", "gpus", "measured_s", "predicted_s", "error_pct", "low_s", "high_s")

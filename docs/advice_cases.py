@@ -96,6 +96,11 @@ def main(arguments: list[str]) -> int:
     page = PAGE.read_text(encoding="utf-8")
     made = renewed(page)
     if check:
+        old = [line for line in made.splitlines() if line not in set(page.splitlines())]
+        for line in old:
+            print(f"now: {line}", file=sys.stderr)
+        if made != page:
+            print(f"{PAGE.name} is old: run python docs/advice_cases.py", file=sys.stderr)
         return int(made != page)
     PAGE.write_text(made, encoding="utf-8")
     return 0

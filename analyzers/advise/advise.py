@@ -76,7 +76,8 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     priced = search.run()
     if not search.legal:
         raise UsageError(
-            f"no layout of {question.gpus} GPUs divides a batch of {question.sequences} sequences",
+            f"no layout of {human.plural(question.gpus, 'GPU')} divides a batch of"
+            f" {human.plural(question.sequences, 'sequence')}",
             "give --batch-tokens that is a multiple of the sequence length times a divisor of the GPUs",
         )
     fitting = search.fitting(priced, _REPLAYED)
@@ -213,7 +214,7 @@ def _headline(
             text += f" Your layout takes {human.percent(-gap)} less time."
     elif len(ties) > 1:
         least = "at least " if len(ties) > _TIES else ""
-        text += f" The forecast cannot tell it from {least}{len(ties) - 1} other layouts."
+        text += f" The forecast cannot tell it from {least}{human.plural(len(ties) - 1, 'other layout')}."
     return text
 
 
@@ -289,9 +290,10 @@ def _none_fits(
     least = min((each.memory_high_bytes for each in sizes), default=None)
     limit = human.size(question.memory_share * capacity)
     needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
+    needs += " Ask for more GPUs, or larger ones."
     return Advice(
         question=question,
-        headline=f"No layout of {question.gpus} GPUs fits in {limit}.{needs}",
+        headline=f"No layout of {human.plural(question.gpus, 'GPU')} fits in {limit}.{needs}",
         best=None,
         ties=(),
         fastest=None,

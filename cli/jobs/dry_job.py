@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _PRICE: Final = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,12})?)(?:/gpu-hour)?")
 
+_REMIND_S: Final = 60.0
+"""How often a script that made too few steps so far is named."""
+
 
 @dataclass(frozen=True, slots=True)
 class DryRequest:
@@ -64,7 +67,9 @@ def dryrun(
     machine = _machine(request)
     with Stages(3) as stages:
         stages.begin(f"{script.name} as rank {request.rank} of {request.world:,} on {machine.title}")
-        ledger = _recorded(script, arguments, request, machine)
+        waits = f"{script.name} still runs: a step is recorded once an optimizer has made two; Ctrl-C ends it"
+        with stages.waiting(waits, _REMIND_S):
+            ledger = _recorded(script, arguments, request, machine)
         stages.begin("prices")
         from shardtoll.analyzers.forecast.dry import price_dry
         from shardtoll.analyzers.roofline import fabric_on_record

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 
 import typer
@@ -46,6 +49,25 @@ class Stages:
         self._bar.update(self._task, description=what)
         if self._plain:
             typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)
+
+    @contextlib.contextmanager
+    def waiting(self, what: str, every_s: float) -> Iterator[None]:
+        """Say so every so many seconds until the `with` is over; a job that never ends would be silent."""
+        over = threading.Event()
+
+        def remind() -> None:
+            while not over.wait(every_s):
+                self._bar.update(self._task, description=what)
+                if self._plain:
+                    typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)
+
+        reminder = threading.Thread(target=remind, daemon=True)
+        reminder.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reminder.join()
 
     def say(self, what: str) -> None:
         """Say what is done now as part of what `begin` said; only a bar shows it."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shardtoll.dashboards.forecast.fitting import fitting
 from shardtoll.dashboards.terminal.answers import labelled, table
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.text import clip
@@ -17,6 +19,9 @@ _HEADS: Final = (
     "constant rate", "memory",
 )  # fmt: skip
 _ROW_HEADS: Final = ("row", "step s", "low", "high", "tok/s/GPU", "measured s", "error", "memory GiB", "fits")
+_FIRST_TO_GO: Final = ("priced", "memory", "bias", "band", "constant rate", "p90", "rows")
+"""Columns of scores that a narrow terminal goes without, the least important first."""
+_FIRST_TO_GO_OF_ROWS: Final = ("tok/s/GPU", "memory GiB", "low", "high", "fits")
 _MOST_ROWS: Final = 40
 _WIDE: Final = 60
 _MOST_MISSES: Final = 10
@@ -42,7 +47,7 @@ def renderable(answer: RowsForecast, width: int) -> RenderableType:
     if answer.calibration:
         parts.append(Text(f"scaled by measured rows of {clip(answer.calibration, 200)}", style="dim"))
     if len(answer.rows) <= _MOST_ROWS and width >= _WIDE:
-        parts.append(table(_ROW_HEADS, [_row(row) for row in answer.rows]))
+        parts += _table(_ROW_HEADS, [_row(row) for row in answer.rows], width, _FIRST_TO_GO_OF_ROWS)
         parts += [
             Text(
                 f"row {row.number} {clip(row.model, 40)} has no price: {clip(row.reason, 200)}",
@@ -53,9 +58,19 @@ def renderable(answer: RowsForecast, width: int) -> RenderableType:
         ]
     parts += labelled("note", answer.notes, 300)
     if any(score.measured for score in answer.scores):
-        parts.append(table(_HEADS, [_scores(score) for score in answer.scores]))
+        parts += _table(_HEADS, [_scores(score) for score in answer.scores], width, _FIRST_TO_GO)
         parts += [Text(line, style="dim", overflow="fold") for line in _below(answer)]
     return Group(*parts)
+
+
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, first_to_go: Sequence[str]
+) -> list[RenderableType]:
+    kept, cells, more = fitting(heads, rows, width, first_to_go)
+    parts: list[RenderableType] = [table(kept, cells)]
+    if more:
+        parts.append(Text(more, style="dim", overflow="fold"))
+    return parts
 
 
 def markdown(answer: RowsForecast) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.terminal.answers import head, indented, labelled
-from shardtoll.ledger.answers.dry_step import DryMemory, DryStep
+from shardtoll.ledger.answers.dry_step import DryMemory, DryStep, NoTokens
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.words import human
@@ -69,8 +72,8 @@ def _rates(answer: DryStep) -> list[tuple[str, str]]:
     rate = answer.tokens_per_s_gpu
     if rate is not None:
         rows.append(("tokens/s/GPU", f"{rate.expected:,.0f} ({rate.low:,.0f} to {rate.high:,.0f})"))
-    elif answer.tokens is None:
-        rows.append(("tokens/s/GPU", "unknown, as no embedding was looked up: give --tokens"))
+    elif answer.no_tokens is not None:
+        rows.append(("tokens/s/GPU", f"unknown, as {_NO_TOKENS[answer.no_tokens]}: give --tokens"))
     for label, band in (("MFU", answer.mfu), ("HFU", answer.hfu)):
         if band is not None:
             rows.append((label, f"{_percent(band.expected)} ({_percent(band.low)} to {_percent(band.high)})"))
@@ -79,6 +82,12 @@ def _rates(answer: DryStep) -> list[tuple[str, str]]:
     if answer.price_per_billion_tokens is not None:
         rows.append(("cost per billion tokens", _money(answer.price_per_billion_tokens)))
     return rows
+
+
+_NO_TOKENS: Final[Mapping[NoTokens, str]] = {
+    "no embedding": "no embedding was looked up",
+    "shared by unknown ranks": "ranks may share tokens, and no mesh says which",
+}
 
 
 def _percent(share: float) -> str:

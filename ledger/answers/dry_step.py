@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.plan_memory import fits_in
+
+NoTokens: TypeAlias = Literal["no embedding", "shared by unknown ranks"]
+"""Why the tokens of a step are unknown: nothing looked them up, or no mesh says which ranks share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +99,5 @@ class DryStep:
     unpriced: Mapping[str, int] = field(default_factory=dict)
     """Collectives without a price, counted by mesh dimension (or group) and op; the parts of the step that
     are given were made as if these took no time."""
+    no_tokens: NoTokens | None = None
+    """Why `tokens` is None."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from shardtoll.ledger import Ledger, ShardtollError, UsageError
 from shardtoll.profiler.dryrun.device.errors import Endless, Enough, line_of, one_line
 from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.run import dry
+from shardtoll.profiler.dryrun.run import DryRun, dry
 
 
 def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger:
@@ -46,14 +46,39 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
             if ended is None or ended.code in (None, 0):
                 run.settle()
             if run.ledger is None:
-                code = "" if ended is None or ended.code in (None, 0) else f" and exited with {ended.code}"
-                steps = "1 optimizer step" if run.steps == 1 else f"{run.steps} optimizer steps"
-                raise UsageError(
-                    f"{script} made {steps}{code}; a dry run needs {options.steps + 1}",
-                    "have it train for more steps: the first one builds the optimizer's state",
-                )
+                raise _too_few(script, run, options.steps + 1, ended)
             run.refuse_alone(str(script))
             run.refuse_idle(str(script))
             return run.ledger
     finally:
         sys.argv, sys.path[:] = before
+
+
+def _too_few(script: Path, run: DryRun, needed: int, ended: SystemExit | None) -> UsageError:
+    """Return the error of a script that made too few optimizer steps, and exited if it did so itself.
+
+    `needed`: optimizer steps that a dry run needs. A script that exits before the first one, as argparse has
+    it for a wrong option, has a reason of its own: more steps help nobody.
+    """
+    code, steps = None if ended is None else ended.code, run.steps
+    if not steps and ended is not None:
+        said = "" if not code else f" with {code}" if isinstance(code, int) else f": {_in_one_line(code)}"
+        advice = "its own output says why; options after the script's name are its own"
+        if run.values.asked:
+            advice += "; --item answers for values that no dry run has"
+        return UsageError(f"{script} exited before an optimizer step{said}", advice)
+    if not steps:
+        return UsageError(
+            f"{script} made no optimizer step; a dry run needs {needed}",
+            "have it train: only calls of a torch optimizer's step() count",
+        )
+    made = "1 optimizer step" if steps == 1 else f"{steps} optimizer steps"
+    exited = f" and exited with {_in_one_line(code)}" if code else ""
+    return UsageError(
+        f"{script} made {made}{exited}; a dry run needs {needed}",
+        "have it train for more steps: the first one builds the optimizer's state",
+    )
+
+
+def _in_one_line(said: object) -> str:
+    return " ".join(str(said).split())

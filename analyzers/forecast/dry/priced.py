@@ -16,6 +16,7 @@ from shardtoll.analyzers.forecast.dry.dry_graph import DryGraph, build
 from shardtoll.analyzers.forecast.dry.memory import peak_memory
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.dry.shares import Shares, Spans, divide
+from shardtoll.analyzers.forecast.dry.tokens import tokens_of
 from shardtoll.analyzers.forecast.memory.workspaces import workspace_bytes
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
@@ -30,9 +31,6 @@ from shardtoll.ledger.records.dry import ONLY_FIRST, DryOp, DryStorage, DryWait
 from shardtoll.ledger.records.record import Collective, Compute, Step
 from shardtoll.ledger.report.dry_entries import PRICE
 from shardtoll.ledger.tables.tables import to_records, to_table
-
-_TENSOR_AND_STAGES = ("tp", "tensor", "model", "mp", "pp", "pipe", "pipeline", "stage")
-"""Names of mesh dimensions whose ranks work on the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def price_dry(
 ) -> tuple[Ledger, DryStep]:
     """Return the ledger of a dry run with times, and what the last step takes.
 
-    `tokens`: of one step over all ranks, for rates; without it the tokens that embeddings looked up count.
+    `tokens`: of one step over all ranks, for rates; without it what embeddings looked up counts.
     Raises UsageError for an unknown GPU.
     """
     run = ledger.run
@@ -224,7 +222,7 @@ def _answer(
     assert run.gpu is not None
     unpriced = step.unpriced
     time = None if unpriced else _band(step, ledger)
-    total = tokens if tokens is not None else _tokens(ledger, step.ops)
+    total, no_tokens = (tokens, None) if tokens is not None else tokens_of(ledger, step.ops, step.collectives)
     rate = None if total is None or time is None else time.inverse(total * 1e9 / run.world_size)
     model = sum(op.flops for op in step.ops if op.phase != "recompute")
     hardware = sum(op.flops for op in step.ops)
@@ -255,6 +253,7 @@ def _answer(
         price_per_billion_tokens=None if price is None or not total else price.scaled(1e9 / total),
         notes=tuple(row["text"] for row in ledger.tables["notices"].to_pylist()),
         unpriced=unpriced,
+        no_tokens=no_tokens,
     )
 
 
@@ -305,22 +304,3 @@ def _by_cause(step: PricedStep) -> Mapping[str, float]:
 
 def _cause(row: Collective) -> str:
     return f"{row.mesh_dim or row.group} {row.op}"
-
-
-def _tokens(ledger: Ledger, ops: Sequence[DryOp]) -> int | None:
-    """Return the tokens of a step over all ranks, by what the first embedding looked up; None without one."""
-    lookups = [op for op in ops if op.op.startswith("aten.embedding.") and op.phase == "forward"]
-    if not lookups or not lookups[0].shapes:
-        return None
-    shapes = lookups[0].shapes.split()
-    same = [op for op in lookups if op.module == lookups[0].module]
-    if len(shapes) < 2:
-        return None
-    count = 1
-    for text in shapes[1].partition("[")[2].rstrip("]").split(","):
-        count *= int(text or 1)
-    together = 1
-    for name, size in ledger.run.mesh.items():
-        if name.lower() in _TENSOR_AND_STAGES:
-            together *= size
-    return count * len(same) * ledger.run.world_size // together

@@ -50,6 +50,10 @@ def replace_modules(shim: Playing, replaced: Replaced) -> None:
     parse = kernels._parse_to
 
     def _parse_to(*args: Any, **kwargs: Any) -> Any:
+        # A device given by name is replaced in every function of torch, as in those that make tensors. Here
+        # the module would stay on the host.
+        if not args and "device" in kwargs:
+            args = (kwargs.pop("device"),)
         if args and isinstance(args[0], int):
             args = (torch.device("cuda", args[0]), *args[1:])
         return parse(*args, **kwargs)

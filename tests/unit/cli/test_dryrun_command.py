@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from shardtoll.cli.jobs import dry_job
 from shardtoll.ledger import read_run
 from shardtoll.profiler.dryrun.device import values
 from shardtoll.profiler.dryrun.idle import NOTHING
@@ -379,7 +381,9 @@ def test_the_policy_decides_conditions_on_values(
     monkeypatch.chdir(tmp_path)
     step = "    if not loss < 5: sys.exit(3)\n    optimizer.step()\n"
     Path("waits.py").write_text(TRAIN.replace("    optimizer.step()\n", step))
-    assert "and exited with 3" in shardtoll("dryrun", "waits.py").err
+    said = shardtoll("dryrun", "waits.py").err
+    assert "waits.py exited before an optimizer step with 3: its own output says why" in said
+    assert said.endswith("; --item answers for values that no dry run has\n")
     assert shardtoll("dryrun", "--item", 1, "waits.py").code == 0
 
 
@@ -404,8 +408,45 @@ def test_a_loop_that_waits_for_a_value_ends_in_one_line(
     assert re.search(r"waits\.py:16.*bool\(\) was answered 20 times without an optimizer step", said[0]), said
 
 
+def test_a_script_that_goes_on_without_a_step_is_not_silent(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dry_job, "_REMIND_S", 0.2)
+    Path("reads.py").write_text("import time\ntime.sleep(0.7)\n" + TRAIN)
+    ran = shardtoll("dryrun", "--world", 8, "reads.py")
+    assert ran.code == 0
+    said = [line for line in ran.err.splitlines() if "reads.py still runs: a step is recorded once" in line]
+    assert len(said) >= 3
+    assert not [thread for thread in threading.enumerate() if "remind" in thread.name]
+
+
 MISTAKES = {
-    "a script that never steps": ("print('hello')", [], r"made 0 optimizer steps"),
+    "a script that never steps": (
+        "print('hello')",
+        [],
+        r"bad.py made no optimizer step; a dry run needs 2: have it train: only calls of a torch optimizer's",
+    ),
+    "a script that exits with a number": (
+        "import sys; sys.exit(3)",
+        [],
+        r"bad.py exited before an optimizer step with 3: its own output says why; [^;]* are its own$",
+    ),
+    "a script that exits without one": (
+        "exit()",
+        [],
+        r"bad.py exited before an optimizer step: its own output",
+    ),
+    "a script that exits with a sentence": (
+        "import sys; sys.exit('no data in ./data:\\nrun prepare.py')",
+        [],
+        r"bad.py exited before an optimizer step: no data in ./data: run prepare.py: its own output says why",
+    ),
+    "a script that fails after one step": (
+        TRAIN.replace("    optimizer.step()", "    optimizer.step(); import sys; sys.exit(1)"),
+        [],
+        r"bad.py made 1 optimizer step and exited with 1; a dry run needs 2: have it train for more steps",
+    ),
     "a script that is written for another number of ranks": (
         TRAIN.replace('("nccl")', '("nccl", rank=0, world_size=4)'),
         ["--world", "8"],

@@ -84,6 +84,24 @@ def test_parameters_that_stay_on_the_host_are_listed() -> None:
     assert "2 of 2 parameters that the optimizer updates are on the host: their work has no price" in texts
 
 
+@pytest.mark.parametrize("where", ["cuda", 0, torch.device("cuda", 0)], ids=str)
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_a_module_moves_to_a_device_given_by_name(where: Any, dtype: torch.dtype | None) -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16, bias=False).to(device=where, dtype=dtype)
+        assert model.weight.device == torch.device("cuda", 0)
+        assert model.weight.dtype == (dtype or torch.float32)
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(4, 16, device="cuda", dtype=dtype)).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    ledger = recorded(train)
+    assert bytes_of(ledger, "parameter") == (512 if dtype else 1024)
+    assert not [text for text in ledger.tables["notices"]["text"].to_pylist() if "on the host" in text]
+
+
 def test_a_step_without_work_on_the_gpu_is_refused_in_one_line() -> None:
     def train() -> None:
         weight = torch.ones(16, requires_grad=True)

@@ -117,8 +117,16 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     advice = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192))
     assert advice.best is None
     assert advice.headline.startswith("No layout of 2 GPUs fits in ")
+    assert advice.headline.endswith(" Ask for more GPUs, or larger ones.")
     # A job that cannot run loses no time to checkpoints.
     assert advice.failures is None
+
+
+def test_one_tie_is_one_other_layout() -> None:
+    shape = ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True)
+    advice = advise(Question(shape, 7, "h100-sxm", 8192, 128))
+    assert len(advice.ties) == 2
+    assert advice.headline.endswith(" The forecast cannot tell it from 1 other layout.")
 
 
 def test_loaders_and_batch_are_information() -> None:
@@ -328,7 +336,7 @@ def test_a_layout_that_ran_fits_and_stands_where_nothing_else_is_sure_to() -> No
     question = Question(shape, 1, "h100-sxm", 2048, 1, current=layout)
     free = advise(question, beside=Beside(keeps_current=True))
     assert free.best is None
-    assert "No layout of 1 GPUs fits" in free.headline
+    assert "No layout of 1 GPU fits in " in free.headline
     kept = advise(question, beside=Beside(keeps_current=True, ran=True))
     assert kept.best.layout == layout
     assert kept.current_gap == 0

@@ -66,3 +66,79 @@ def test_without_a_price_the_time_is_unknown(ledger: Ledger, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert f"The time of a step is unknown: collectives without a price on this fabric ({count} of " in shown
     assert analyze(filled).run.source == "dry"
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("batched", [True, False])
+def test_tokens_are_those_of_sequences_not_of_positions(before: bool, batched: bool) -> None:
+    """Some programs look up the positions first, once for all sequences."""
+
+    def train() -> None:
+        tokens, places = nn.Embedding(100, 8).cuda(), nn.Embedding(16, 8).cuda()
+        adam = torch.optim.AdamW([*tokens.parameters(), *places.parameters()])
+        ids = torch.zeros(4, 16, dtype=torch.long, device="cuda")
+        where = torch.arange(16, device="cuda")
+        where = where[None] if batched else where
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tokens, self.places = tokens, places
+
+            def forward(self) -> torch.Tensor:
+                if before:
+                    added = self.places(where)
+                    return added + self.tokens(ids)
+                looked_up: torch.Tensor = self.tokens(ids)
+                return looked_up + self.places(where)
+
+        model = Model()
+        for _ in range(2):
+            model().square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    _, answer = price_dry(recorded(train), load_fabric("h100x8"))
+    assert answer.step_ns is not None
+    assert answer.tokens_per_s_gpu is not None
+    assert answer.tokens_per_s_gpu.expected * answer.step_ns.expected / 1e9 == pytest.approx(64)
+
+
+@pytest.mark.parametrize(
+    ("op", "mesh", "known"),
+    [
+        ("all_reduce", None, False),
+        ("all_reduce", "mesh_tp", True),
+        ("all_reduce", "rows", False),
+        ("send", None, False),
+        ("send", "pp", True),
+        ("send", "cp", True),
+        ("all_gather", None, True),
+    ],
+)
+@pytest.mark.parametrize("size", [8, 1 << 20])
+def test_tokens_are_unknown_if_ranks_may_share_them(
+    op: str, mesh: str | None, known: bool, size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss that forward reduces is small; messages between ranks are of stages whatever their size."""
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = DDP(nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 8)).cuda())
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.zeros(4, 16, dtype=torch.long, device="cuda")).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    made = recorded(train, world=2)
+    rows: list[Collective] = to_records("collectives", made.tables["collectives"])
+    added = replace(rows[0], op=op, mesh_dim=mesh, phase="forward", message_bytes=size, group_size=2)
+    tables = {**made.tables, "collectives": to_table("collectives", [*rows, added])}
+    _, answer = price_dry(replace(made, tables=tables), load_fabric("h100x8"))
+    known = known or (op == "all_reduce" and size == 8)
+    assert answer.tokens == (128 if known else None)
+    assert answer.no_tokens == (None if known else "shared by unknown ranks")
+    show(lambda columns: renderable(answer, columns), 200)
+    shown = capsys.readouterr().out
+    assert ("unknown, as ranks may share tokens, and no mesh says which: give --tokens" in shown) is not known

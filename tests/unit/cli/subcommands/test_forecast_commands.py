@@ -139,3 +139,19 @@ def test_a_machine_of_one_host_gets_the_usual_links_for_more_ranks() -> None:
     assert usual is not None
     assert usual.name == "h100x8-ib400"
     assert forecast_run._usual(Machine(one.fabric, None, 8), None) is None
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130])
+def test_scores_keep_their_groups_in_any_width(shardtoll, table: Path, width: int) -> None:
+    """Columns go one by one, the least important first, and the last line says which width shows all."""
+    shown = shardtoll("forecast", "eval", table, "--width", width).out.splitlines()
+    heads = next(line for line in shown if line.startswith("group "))
+    assert max(map(len, shown)) <= width
+    for word in ("mean", "median", "max", "in band"):
+        assert word in heads
+    missing = [line for line in shown if line.startswith("--width ")]
+    assert bool(missing) == (width < 130)
+    if missing:
+        needed = max(int(line.split()[1]) for line in missing)
+        assert "also shows" not in shardtoll("forecast", "eval", table, "--width", needed).out
+        assert "also shows" in shardtoll("forecast", "eval", table, "--width", needed - 1).out
