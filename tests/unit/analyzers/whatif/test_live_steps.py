@@ -11,6 +11,7 @@ import pytest
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
@@ -146,3 +147,35 @@ def test_the_bill_ranks_by_what_fixing_saves() -> None:
     bound = finding(kind="latency-bound", toll_ns=5 * MS, saving_ns=5 * MS)
     error = replace(bound, severity="error", toll_ns=MS, saving_ns=MS)
     assert ranked((replayed, bound, error)) == (error, bound, replayed)
+
+
+def late_and_slow() -> Ledger:
+    """Two ranks that fetch for 10 ms and then compute before one collective: rank 1 for 40 ms, rank 0 for 20.
+
+    Both compute for 8 ms more after it.
+    """
+    rows: list[Collective] = []
+    steps: list[Step] = []
+    for number in (1, 2, 3):
+        begin = number * 1000 * MS
+        for rank, computes in enumerate((20, 40)):
+            arrival, end = begin + (10 + computes) * MS, begin + 52 * MS
+            times = {"start_ns": arrival, "issue_ns": arrival}
+            lasts = {"duration_ns": end - arrival, "exposed_ns": end - arrival}
+            rows.append(collective(step=number, rank=rank, seq=number, **times, **lasts))
+            about = {"compute_ns": (computes + 8) * MS, "exposed_comm_ns": end - arrival, "idle_ns": 10 * MS}
+            steps.append(step(number, rank, start_ns=begin, duration_ns=60 * MS, **about))
+    return ledger(rows, steps=steps)
+
+
+def test_a_late_rank_that_becomes_as_its_peers_still_fetches_as_long_as_they_do() -> None:
+    # The late rank computes longer: as fast as its peer it computes less, and its batch takes as long.
+    recorded = recorded_of(late_and_slow())
+    draft = Draft(recorded)
+    draft.ranks_as((1,), {0: (1,), 1: (0,)})
+    for kind, of_both_ms in ((Kind.COMPUTE, 28), (Kind.HOST, 10)):
+        nodes = np.flatnonzero(recorded.of_kinds((kind,)))
+        sums = np.bincount(recorded.graph.rank[nodes], draft.duration[nodes]) / len(recorded.steps)
+        assert sums == pytest.approx([of_both_ms * MS] * 2, rel=0.02)
+    draft.shorten((Kind.HOST,), 10 * MS, (0, 1), None)
+    assert draft.lasts_ns() == pytest.approx((20 + 2 + 8) * MS, rel=0.02)
