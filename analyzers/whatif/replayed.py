@@ -176,13 +176,15 @@ class Replayer:
     def saved(self, edits: Sequence[Edit]) -> Saved:
         """Return what these edits save together."""
         mid = self.step_ns - self.after_ns(edits)
-        ends = [mid]
+        # Fixes that hid each other's cost may save all that their replay does: how much of it no cost says.
+        all_ns = self.step_ns - self.lasts_ns(self._edited(edits, 0.0)) if len(edits) > 1 else mid
+        ends = [mid, max(mid, all_ns)]
         if any(edit.banded for edit in edits):
             ends += [self.step_ns - self.after_ns(edits, end) for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
         tolls = [most for edit in edits if (most := self.most_ns(edit, 1.0)) is not None]
         # No change saves more than there is: the whole step, and what its findings cost, hidden or not.
-        bound = min(self.step_ns, max(mid, sum(tolls))) if len(tolls) == len(edits) else self.step_ns
+        bound = min(self.step_ns, max(*ends[:2], sum(tolls))) if len(tolls) == len(edits) else self.step_ns
         chance_ns = self.doubt.chance_ns
         gaps_ns = half - chance_ns
         if self.recorded.source == "points":
