@@ -132,6 +132,28 @@ class Draft:
             if total > 0:
                 self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
 
+    def shorten_each(
+        self, kinds: Iterable[Kind], by_ns: Mapping[tuple[int, int], float], phase: int | None
+    ) -> None:
+        """Take as much off the nodes of these kinds as (step, rank) has in `by_ns`, in equal shares there.
+
+        What they do not hold goes from the rank's other own time: how a step divides into kinds may be known
+        of other steps only, what is taken off was measured in this one.
+        """
+        recorded = self.recorded
+        chosen = recorded.of_kinds(kinds)
+        if phase is not None and (chosen & (recorded.phase == phase)).any():
+            chosen &= recorded.phase == phase
+        for (step, rank), gone_ns in by_ns.items():
+            if rank not in recorded.ranks:
+                continue
+            here = (recorded.step == step) & (recorded.graph.rank == recorded.ranks.index(rank))
+            left_ns = gone_ns
+            for nodes in (here & chosen, here & ~chosen & (recorded.point >= 0)):
+                total = float(self.duration[nodes].sum())
+                self.duration[nodes] *= max(0.0, 1 - left_ns / total) if total > 0 else 1.0
+                left_ns = max(0.0, left_ns - total)
+
     def ranks_as(self, ranks: Collection[int], peers_of: Mapping[int, tuple[int, ...]]) -> None:
         """Give these ranks their peers' median times, where they are shorter.
 
