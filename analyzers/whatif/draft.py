@@ -137,8 +137,8 @@ class Draft:
     ) -> None:
         """Take as much off the nodes of these kinds as (step, rank) has in `by_ns`, in equal shares there.
 
-        What they do not hold goes from the rank's other own time: how a step divides into kinds may be known
-        of other steps only, what is taken off was measured in this one.
+        What they do not hold goes from the rank's other own time. How a step divides into kinds may be known
+        of other steps only, and this was measured in the step itself.
         """
         recorded = self.recorded
         chosen = recorded.of_kinds(kinds)

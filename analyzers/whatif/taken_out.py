@@ -97,7 +97,7 @@ def taken_out(context: Context, gone: Gone) -> Edit:
 def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[int, int], float]:
     """Return (step, rank) -> what stalls of a kind cost it in that replayed step.
 
-    Empty where the stalls of some of the steps are not on record: what it costs in others tells of no single
+    Empty where the stalls of some of the steps are not on record. What it costs in others tells of no single
     step, as another rank may lose it in each.
     """
     rows = context.stalls_in_steps
