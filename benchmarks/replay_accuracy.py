@@ -3,6 +3,7 @@
     python benchmarks/replay_accuracy.py traces FOLDER...      unedited replay against the record, every rank
     python benchmarks/replay_accuracy.py planted 8 64          made-up jobs with and without each cause
     python benchmarks/replay_accuracy.py asked 8 64            the same by `whatif --fix` of the findings
+    python benchmarks/replay_accuracy.py pairs 8 64            two causes at once, by `whatif --fix`
     python benchmarks/replay_accuracy.py speed                 nodes a second and memory, against Python
 
 A made-up job is written twice, with a cause and without. The first is replayed without the cause, by the edit
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,29 +168,45 @@ def asked(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
         base = _base(ranks, strategy)
         after_ns = _step(base, None)
         for name, knobs, _ in causes():
-            kinds = {FINDINGS.get(name.removeprefix("straggler: "))}
-            kinds |= {"straggler"} if name.startswith("straggler") else set()
-            report = _report(base | knobs)
-            numbers = [
-                number
-                for number, finding in enumerate(report.findings, 1)
-                if finding.kind in kinds and finding.toll_ns
-            ]
-            row: dict[str, Any] = {"ranks": ranks, "strategy": strategy, "cause": name}
-            row |= {"after_ms": after_ns / MS, "findings": [report.findings[n - 1].kind for n in numbers]}
-            try:
-                answer = report.whatif(*numbers)
-            except UsageError as error:
-                yield row | {"before_ms": _step(base | knobs, None) / MS, "refused": str(error)[:120]}
-                continue
-            before_ns = answer.before.step_ns
-            saved_ns = before_ns - after_ns
-            yield row | {
-                "before_ms": before_ns / MS,
-                "predicted_ms": answer.after.step_ns / MS,
-                "error": answer.after.step_ns / after_ns - 1,
-                "held": answer.saving_low_ns <= saved_ns <= answer.saving_high_ns,
-            }
+            yield _asked_row(ranks, strategy, (name,), base | knobs, after_ns)
+
+
+def pairs(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield one row a strategy and two causes at once: the step after the fixes that a user asks for."""
+    for strategy in strategies:
+        base = _base(ranks, strategy)
+        after_ns = _step(base, None)
+        for (one, knobs, _), (other, more, _) in combinations(causes(), 2):
+            # A job has one late rank, for one reason.
+            if not knobs.keys() & more.keys():
+                yield _asked_row(ranks, strategy, (one, other), base | knobs | more, after_ns)
+
+
+def _asked_row(
+    ranks: int, strategy: str, names: tuple[str, ...], knobs: dict[str, Any], after_ns: float
+) -> dict[str, Any]:
+    kinds = {FINDINGS.get(name.removeprefix("straggler: ")) for name in names}
+    kinds |= {"straggler"} if any(name.startswith("straggler") for name in names) else set()
+    report = _report(knobs)
+    numbers = [
+        number
+        for number, finding in enumerate(report.findings, 1)
+        if finding.kind in kinds and finding.toll_ns
+    ]
+    row: dict[str, Any] = {"ranks": ranks, "strategy": strategy, "cause": " + ".join(names)}
+    row |= {"after_ms": after_ns / MS, "findings": [report.findings[n - 1].kind for n in numbers]}
+    try:
+        answer = report.whatif(*numbers)
+    except UsageError as error:
+        return row | {"before_ms": _step(knobs, None) / MS, "refused": str(error)[:120]}
+    before_ns = answer.before.step_ns
+    saved_ns = before_ns - after_ns
+    return row | {
+        "before_ms": before_ns / MS,
+        "predicted_ms": answer.after.step_ns / MS,
+        "error": answer.after.step_ns / after_ns - 1,
+        "held": answer.saving_low_ns <= saved_ns <= answer.saving_high_ns,
+    }
 
 
 def _report(knobs: dict[str, Any]) -> Report:
@@ -255,15 +273,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("traces", "planted", "asked", "speed"))
+    parser.add_argument("part", choices=("traces", "planted", "asked", "pairs", "speed"))
     parser.add_argument("given", nargs="*", help="traces, or numbers of ranks")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("-o", type=Path, dest="out")
     options = parser.parse_args(argv)
     if options.part == "traces":
         rows = unedited([Path(path) for path in options.given])
-    elif options.part in ("planted", "asked"):
-        wanted, make = options.strategies.split(","), planted if options.part == "planted" else asked
+    elif options.part in ("planted", "asked", "pairs"):
+        wanted = options.strategies.split(",")
+        make = {"planted": planted, "asked": asked, "pairs": pairs}[options.part]
         rows = (row for ranks in options.given for row in make(int(ranks), wanted))
     else:
         rows = speed()

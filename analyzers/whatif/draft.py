@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.whatif.as_peers import stays
 from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]
@@ -132,20 +132,38 @@ class Draft:
             if total > 0:
                 self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
 
+    def shorten_each(
+        self, kinds: Iterable[Kind], by_ns: Mapping[tuple[int, int], float], phase: int | None
+    ) -> None:
+        """Take as much off the nodes of these kinds as (step, rank) has in `by_ns`, in equal shares there.
+
+        What they do not hold goes from the rank's other own time. How a step divides into kinds may be known
+        of other steps only, and this was measured in the step itself.
+        """
+        recorded = self.recorded
+        chosen = recorded.of_kinds(kinds)
+        if phase is not None and (chosen & (recorded.phase == phase)).any():
+            chosen &= recorded.phase == phase
+        for (step, rank), gone_ns in by_ns.items():
+            if rank not in recorded.ranks:
+                continue
+            here = (recorded.step == step) & (recorded.graph.rank == recorded.ranks.index(rank))
+            left_ns = gone_ns
+            for nodes in (here & chosen, here & ~chosen & (recorded.point >= 0)):
+                total = float(self.duration[nodes].sum())
+                self.duration[nodes] *= max(0.0, 1 - left_ns / total) if total > 0 else 1.0
+                left_ns = max(0.0, left_ns - total)
+
     def ranks_as(self, ranks: Collection[int], peers_of: Mapping[int, tuple[int, ...]]) -> None:
         """Give these ranks their peers' median times, where they are shorter.
 
-        Of steps made from points, idle time that others share without a reason on record shrinks too: they
-        wait there for something that is not on record.
+        Of steps made from points, kind by kind: see `as_peers`.
         """
         plain = self._plain
         if self.recorded.source == "points":
-            owns = [Own(graph, peers_of) for graph in self.recorded.graphs]
-            fixed = np.concatenate([own.with_fixed([r for r in ranks if r in own.points]) for own in owns])
-            was = np.concatenate([graph.own_ns for graph in self.recorded.graphs])
-            factor = np.minimum(1.0, fixed / np.maximum(was, 1))
-            here = self.recorded.point >= 0
-            self._hold(plain.duration, self.duration, here, factor[self.recorded.point[here]])
+            share = stays(self.recorded, plain.duration, ranks, peers_of)
+            everywhere = np.ones(len(share), dtype=np.bool_)
+            self._hold(plain.duration, self.duration, everywhere, share)
             return
         for rank in ranks:
             peers = tuple(peer for peer in peers_of.get(rank, ()) if peer not in ranks)

@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
@@ -146,7 +147,7 @@ def _places(
         name: [np.zeros(0, np.int64)] for name in ("between", "alone", "key", "after", "ruled")
     }
     seen: dict[int, list[float]] = {}
-    calls = int(call.max(initial=0)) + 1
+    calls, places = int(call.max(initial=0)) + 1, int(place.max(initial=0)) + 1
     first = 0
     for graph in graphs:
         for number in range(len(graph.ranks)):
@@ -173,14 +174,22 @@ def _places(
             for name, values in (("between", both), ("alone", lone), ("after", after)):
                 made[name].append(first + points[values])
             made["key"].append(key[lone])
-            made["ruled"].append(key[both])
+            made["ruled"].append((place[row] + places * inside)[both])
         first += len(graph.own_ns)
     between, alone, keys, after, ruled = (np.concatenate(each) for each in made.values())
     bound = {each: float(np.quantile(times, SHORTEST)) for each, times in seen.items()}
-    bounds, rule = (np.array([bound.get(each, 0.0) for each in of.tolist()]) for of in (keys, ruled))
+    bounds = np.array([bound.get(each, 0.0) for each in keys.tolist()])
+    rule = _middle(host[between], ruled)
     known = np.isin(keys, list(bound))
     around = np.zeros(0, dtype=np.int64) if known.all() else np.union1d(alone[~known], after)
     return _Places(between, rule, alone[known], bounds[known], around)
+
+
+def _middle(times: Floats, key: Ints) -> Floats:
+    """Return for each time the median of those with its key; of two in the middle the shorter one."""
+    of_key = pd.Series(times).groupby(key).transform("quantile", q=0.5, interpolation="lower")
+    made: Floats = of_key.to_numpy(dtype=np.float64)
+    return made
 
 
 def _awake(context: Context, recorded: Recorded, host: Floats) -> Floats:

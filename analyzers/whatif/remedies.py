@@ -23,6 +23,7 @@ from shardtoll.analyzers.shared.tally import begins_with
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.removal import joined, removal
+from shardtoll.analyzers.whatif.taken_out import lost_by_step
 from shardtoll.analyzers.whatif.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
@@ -40,6 +41,7 @@ _MESSAGES: Final = (
     "Messages are taken to move behind the compute of other micro-batches. Each stage still waits for the "
     "one before it."
 )
+TURNS_MORE: Final = "another rank waits for its batch in each step, and all wait for that one"
 STAGES_MORE: Final = "each stage of the pipeline waits for the stages before it, and that goes too"
 
 NO_EDIT: Final = {
@@ -269,17 +271,33 @@ def _balanced(context: Context, finding: Finding) -> Edit | None:
 def _removed(kind: Kind, label: str) -> Maker:
     """Nodes of a kind take no time; where the graph has none, as much is taken off the ranks' own time."""
 
-    def make(_: Context, finding: Finding) -> Edit | None:
+    def make(context: Context, finding: Finding) -> Edit | None:
+        def each(recorded: Recorded) -> dict[tuple[int, int], float]:
+            if kind != Kind.DATA or recorded.source != "points":
+                return {}
+            return lost_by_step(context, recorded, "data")
+
+        def in_turn_ns(recorded: Recorded, toll_ns: float, _end: float) -> float:
+            # The toll is of the rank that loses most: each step may have another one.
+            by_step: dict[int, float] = {}
+            for (step, _), lost_ns in each(recorded).items():
+                by_step[step] = max(by_step.get(step, 0.0), lost_ns)
+            return max(0.0, sum(by_step.values()) / max(1, len(by_step)) - toll_ns)
+
         def apply(draft: Draft, _end: float) -> None:
             nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
-            if not len(nodes) or draft.recorded.source == "points":
+            if lost := each(draft.recorded):
+                draft.shorten_each(_OWN[kind], lost, None)
+            elif not len(nodes) or draft.recorded.source == "points":
                 _own_time(draft, finding, _OWN[kind])
             elif kind == Kind.SYNC:
                 draft.no_waits(nodes)
             else:
                 draft.duration[nodes] = 0.0
 
-        return Edit(label, apply, most_ns=finding.toll_ns)
+        if kind != Kind.DATA:
+            return Edit(label, apply, most_ns=finding.toll_ns)
+        return Edit(label, apply, most_ns=finding.toll_ns, beyond=in_turn_ns, more=TURNS_MORE)
 
     return make
 

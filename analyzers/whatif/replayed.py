@@ -89,6 +89,10 @@ class Replayer:
         So these edits save what the others do by replay and the costs of these findings, at most: the step is
         as much longer as makes up for that. One more edit that only shortens work therefore never lengthens
         the step, even if it takes out what another has taken out already.
+
+        What hides a cost may be what the others take out, as a late rank that computes while all fetch. Then
+        these edits save more after the others than alone, and that in the share which their cost is of what
+        they save alone. Of several it is the largest share, so that one more edit never lengthens the step.
         """
         draft = self._edited(edits, end)
         over = [edit for edit in edits if self._saves_too_much(edit, end)]
@@ -96,11 +100,13 @@ class Replayer:
             return draft
         lasts = least = self.lasts_ns(draft)
         for held in [[edit] for edit in over] + ([over] if len(over) > 1 else []):
-            cost = sum(self.most_ns(edit, end) or 0.0 for edit in held)
+            costs = [self.most_ns(edit, end) or 0.0 for edit in held]
+            saves = [self.step_ns - self._alone_ns(edit, end) for edit in held]
+            cost, share = sum(costs), max(one / alone for one, alone in zip(costs, saves, strict=True))
             if least < self.step_ns - cost:
                 ids = {id(edit) for edit in held}
-                without = self._edited([edit for edit in edits if id(edit) not in ids], end)
-                least = max(least, self.lasts_ns(without) - cost)
+                without = self.lasts_ns(self._edited([edit for edit in edits if id(edit) not in ids], end))
+                least = max(least, without - max(cost, (without - lasts) * share))
         if 0 < lasts < least:
             draft.step_factor *= least / lasts
         return draft
@@ -170,13 +176,15 @@ class Replayer:
     def saved(self, edits: Sequence[Edit]) -> Saved:
         """Return what these edits save together."""
         mid = self.step_ns - self.after_ns(edits)
-        ends = [mid]
+        # Fixes that hid each other's cost may save all that their replay does: how much of it no cost says.
+        all_ns = self.step_ns - self.lasts_ns(self._edited(edits, 0.0)) if len(edits) > 1 else mid
+        ends = [mid, max(mid, all_ns)]
         if any(edit.banded for edit in edits):
             ends += [self.step_ns - self.after_ns(edits, end) for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
         tolls = [most for edit in edits if (most := self.most_ns(edit, 1.0)) is not None]
-        # No change saves more than there is: the whole step, and what its findings cost.
-        bound = min(self.step_ns, sum(tolls)) if len(tolls) == len(edits) else self.step_ns
+        # No change saves more than there is: the whole step, and what its findings cost, hidden or not.
+        bound = min(self.step_ns, max(*ends[:2], sum(tolls))) if len(tolls) == len(edits) else self.step_ns
         chance_ns = self.doubt.chance_ns
         gaps_ns = half - chance_ns
         if self.recorded.source == "points":

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
+from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
@@ -84,11 +85,28 @@ def taken_out(context: Context, gone: Gone) -> Edit:
             draft.no_phase(PHASES.index(gone.phase))
         elif recorded.source == "points":
             phase = None if gone.phase is None else PHASES.index("backward")
-            for rank, lost_ns in _lost_ns(context, gone.stall).items():
+            each = lost_by_step(context, recorded, gone.stall)
+            draft.shorten_each(own, each, phase)
+            for rank, lost_ns in {} if each else _lost_ns(context, gone.stall).items():
                 draft.shorten(own, lost_ns, (rank,), phase)
 
     missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
     return Edit(gone.label, apply, missing=missing, note=_ESTIMATED if is_estimated else None)
+
+
+def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[int, int], float]:
+    """Return (step, rank) -> what stalls of a kind cost it in that replayed step.
+
+    Empty where the stalls of some of the steps are not on record. What it costs in others tells of no single
+    step, as another rank may lose it in each.
+    """
+    rows = context.stalls_in_steps
+    rows = rows[(rows["kind"] == kind) & rows["step"].isin(recorded.steps) & (rows["lost_ns"] > 0)]
+    if set(recorded.steps) - set(rows["step"]):
+        return {}
+    lost = rows.groupby(["step", "rank"])["lost_ns"].sum()
+    steps, ranks = (lost.index.get_level_values(name).astype(int).tolist() for name in ("step", "rank"))
+    return dict(zip(zip(steps, ranks, strict=True), lost.astype(float).tolist(), strict=True))
 
 
 def _lost_ns(context: Context, kind: str) -> dict[int, float]:

@@ -160,6 +160,20 @@ def test_one_long_time_between_two_calls_holds_other_work_too() -> None:
     assert saved.mid_ns == pytest.approx((12 + 22 + 1) * MS)
 
 
+def test_what_lies_between_calls_as_a_rule_is_not_the_shortest_of_it() -> None:
+    which = calls((1,) * 12)
+    rows = which.tables["collectives"].to_pylist()
+    for row in rows:
+        # Each of the first three of eleven times between two calls is 1.5 ms shorter.
+        sooner = min(row["seq"] % 12, 3) * 3 * MS // 2
+        row["issue_ns"] -= sooner
+        row["start_ns"] -= sooner
+    collectives = pa.Table.from_pylist(rows, schema=which.tables["collectives"].schema)
+    saved = without(replace(which, tables={**which.tables, "collectives": collectives}), "@t.py:1")
+    # 12 calls, what lies between them, and half of the shortest time before the first.
+    assert saved.mid_ns == pytest.approx((12 + 3 * 0.5 + 8 * 2 + 0.25) * MS)
+
+
 def test_of_steps_that_nothing_divides_no_work_of_the_host_is_known() -> None:
     which = calls()
     steps = which.tables["steps"].to_pylist()

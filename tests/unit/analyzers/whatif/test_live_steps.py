@@ -11,11 +11,14 @@ import pytest
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import predicted, with_savings
-from shardtoll.ledger import Collective, Figure, Finding, Ledger, Remedy, Rows, Step, analyze, ranked
+from shardtoll.ledger import Collective, Figure, Finding, Ledger, Remedy, Rows, Stall, Step, analyze, ranked
+from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 
 OWN_MS = (10, 20)
@@ -146,3 +149,70 @@ def test_the_bill_ranks_by_what_fixing_saves() -> None:
     bound = finding(kind="latency-bound", toll_ns=5 * MS, saving_ns=5 * MS)
     error = replace(bound, severity="error", toll_ns=MS, saving_ns=MS)
     assert ranked((replayed, bound, error)) == (error, bound, replayed)
+
+
+def late_and_slow() -> Ledger:
+    """Two ranks that fetch for 10 ms and then compute before one collective: rank 1 for 40 ms, rank 0 for 20.
+
+    Both compute for 8 ms more after it.
+    """
+    rows: list[Collective] = []
+    steps: list[Step] = []
+    for number in (1, 2, 3):
+        begin = number * 1000 * MS
+        for rank, computes in enumerate((20, 40)):
+            arrival, end = begin + (10 + computes) * MS, begin + 52 * MS
+            times = {"start_ns": arrival, "issue_ns": arrival}
+            lasts = {"duration_ns": end - arrival, "exposed_ns": end - arrival}
+            rows.append(collective(step=number, rank=rank, seq=number, **times, **lasts))
+            about = {"compute_ns": (computes + 8) * MS, "exposed_comm_ns": end - arrival, "idle_ns": 10 * MS}
+            steps.append(step(number, rank, start_ns=begin, duration_ns=60 * MS, **about))
+    return ledger(rows, steps=steps)
+
+
+def test_a_late_rank_that_becomes_as_its_peers_still_fetches_as_long_as_they_do() -> None:
+    # The late rank computes longer: as fast as its peer it computes less, and its batch takes as long.
+    recorded = recorded_of(late_and_slow())
+    draft = Draft(recorded)
+    draft.ranks_as((1,), {0: (1,), 1: (0,)})
+    for kind, of_both_ms in ((Kind.COMPUTE, 28), (Kind.HOST, 10)):
+        nodes = np.flatnonzero(recorded.of_kinds((kind,)))
+        sums = np.bincount(recorded.graph.rank[nodes], draft.duration[nodes]) / len(recorded.steps)
+        assert sums == pytest.approx([of_both_ms * MS] * 2, rel=0.02)
+    draft.shorten((Kind.HOST,), 10 * MS, (0, 1), None)
+    assert draft.lasts_ns() == pytest.approx((20 + 2 + 8) * MS, rel=0.02)
+
+
+def in_turn() -> Ledger:
+    """Two ranks that compute for 20 ms before the collective that ends a step; in turn they fetch for 20 too.
+
+    How a step divides was seen in others: 10 ms of each are idle.
+    """
+    rows: list[Collective] = []
+    steps: list[Step] = []
+    stalls: list[Stall] = []
+    for number in (1, 2, 3, 4):
+        begin = number * 1000 * MS
+        for rank in (0, 1):
+            fetched = 20 if number % 2 == rank else 0
+            arrival, end = begin + (fetched + 20) * MS, begin + 42 * MS
+            times = {"start_ns": arrival, "issue_ns": arrival}
+            lasts = {"duration_ns": end - arrival, "exposed_ns": end - arrival}
+            rows.append(collective(step=number, rank=rank, seq=number, **times, **lasts))
+            about = {"compute_ns": (10 + fetched) * MS, "exposed_comm_ns": end - arrival, "idle_ns": 10 * MS}
+            steps.append(step(number, rank, start_ns=begin, duration_ns=42 * MS, **about))
+            if fetched:
+                stalls.append(Stall(number, rank, "data", "next", "other", 1, 20 * MS, 20 * MS))
+    which = ledger(rows, steps=steps)
+    return replace(which, tables={**which.tables, "stalls": to_table("stalls", stalls)})
+
+
+def test_ranks_that_wait_for_batches_in_turn_hold_up_every_step() -> None:
+    which = in_turn()
+    context, recorded = context_of(which), recorded_of(which)
+    replayer = Replayer(context, recorded)
+    # On the mean each rank waits for 10 ms, and no step waits for less than 20.
+    late = finding(kind="data-stall", toll_ns=10 * MS, saving_ns=10 * MS, rows=Rows())
+    for edit in (edit_of(context, late), *asked_edits(context, Asked(batch_ready=True))):
+        assert edit is not None
+        assert replayer.saved([edit]).mid_ns == pytest.approx(20 * MS, rel=0.02)

@@ -136,6 +136,37 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
         assert whole == parts.step_ns
 
 
+@pytest.mark.parametrize(
+    ("knobs", "kind"),
+    [({"straggler": 3, "cause": "forward"}, "straggler"), ({"copy_ns": 3 * MS}, "transfer-stall")],
+)
+def test_two_fixes_save_what_each_of_them_hid_from_the_other(
+    job: Callable[..., Job], knobs: dict[str, Any], kind: str
+) -> None:
+    # Hosts fetch while the late rank computes, or all copy: either fix alone leaves the other's time.
+    report = job(strategy="ddp", data_ns=3 * MS, **knobs).report
+    kinds = ("data-stall", kind)
+    numbers = [number for number, each in enumerate(report.findings, 1) if each.kind in kinds]
+    alone_ns = sum(report.whatif(number).saving_ns for number in numbers)
+    answer = report.whatif(*numbers)
+    expected = lasts(job(strategy="ddp").recorded)
+    assert answer.saving_ns > 1.2 * alone_ns
+    assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
+    assert answer.saving_low_ns <= answer.before.step_ns - expected <= answer.saving_high_ns
+
+
+def test_what_bounds_two_fixes_bounds_the_share_that_they_save_together(job: Callable[..., Job]) -> None:
+    made_job = job(strategy="ddp", data_ns=3 * MS, copy_ns=3 * MS)
+    made = Replayer(made_job.context, made_job.recorded)
+    edits = asked_edits(made_job.context, Asked(batch_ready=True, async_copies=True))
+    both_ns = made.saved(edits).mid_ns
+    held = [replace(edit, most_ns=0.9 * made.saved([edit]).mid_ns) for edit in edits]
+    saved = made.saved(held)
+    assert both_ns > 1.2 * sum(made.saved([edit]).mid_ns for edit in edits)
+    assert saved.mid_ns == pytest.approx(0.9 * both_ns)
+    assert saved.high_ns >= both_ns
+
+
 @pytest.mark.parametrize("cause", ["backward", "data"])
 def test_a_fix_saves_on_request_what_the_bill_says(job: Callable[..., Job], cause: str) -> None:
     made_job = job(strategy="ddp", straggler=3, cause=cause, ranks=8)
