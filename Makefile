@@ -31,7 +31,8 @@ test: lint-files $(VENV)/.browser  ## lint and every test; WORKERS=N so many at 
 
 FUZZ ?= --inputs 100000
 # Tests that run a few analyses alone; here each of their reports is held to the whole one.
-IN_PART := tests/unit/analyzers $(patsubst %,tests/live/test_%.py,duplicated equal mutations needless sound truth)
+IN_PART := tests/unit/analyzers $(patsubst %,tests/live/test_%.py,backends capture ddp duplicated equal \
+  groups habits mutations needless remedies sound stalls truth)
 
 fuzz: $(VENV)/.installed-test  ## damaged input at every seam, with another seed each day; FUZZ='--inputs N --seed S'
 	@$(BIN)/python -m tests.fuzz $(FUZZ) -o out/fuzz.json

@@ -9,22 +9,27 @@ from typing import Final
 import torch
 
 from shardtoll.ledger import Report
-from shardtoll.profiler import audit
+from shardtoll.profiler import Session, audit
 from shardtoll.samples.habits.programs import PROGRAMS
 from shardtoll.samples.ranks import leave, process_group
 
 STEPS: Final = 8
 
 
-def audited(name: str, *, fixed: bool = False, steps: int = STEPS, out: Path | None = None) -> Report | None:
-    """Train with a habit, or without it, and return rank 0's report."""
+def trained(name: str, *, fixed: bool = False, steps: int = STEPS, out: Path | None = None) -> Session:
+    """Train with a habit, or without it, and return the closed session."""
     torch.manual_seed(0)
     loop = PROGRAMS[name](fixed)
     with audit(loop.model, out=out) as session:
         for number in range(steps):
             with session.step():
                 loop.step(number)
-    return session.report()
+    return session
+
+
+def audited(name: str, *, fixed: bool = False, steps: int = STEPS, out: Path | None = None) -> Report | None:
+    """Train with a habit, or without it, and return rank 0's report."""
+    return trained(name, fixed=fixed, steps=steps, out=out).report()
 
 
 def main() -> None:

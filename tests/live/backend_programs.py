@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from shardtoll.ledger import Report
 from shardtoll.profiler import audit
+from tests.live.told_kinds import report_of
 
 D = 128
 
@@ -22,7 +23,7 @@ def stepped(group: Any) -> dict[str, Any]:
         for _ in range(3):
             with session.step():
                 model(torch.randn(4, D)).sum().backward()
-    report = session.report()
+    report = report_of(session)
     return {} if report is None else facts(report)
 
 

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardtoll.ledger import Report
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.session.schedule import Level
+from tests.live.told_kinds import report_of
 
 WIDTH: Final = 64
 STEPS: Final = 5
@@ -36,7 +37,7 @@ def trained(
     before: Callable[[int], object] | None = None,
     steps: int = STEPS,
 ) -> Report | None:
-    """Audit a plain training loop."""
+    """Audit a plain training loop; of findings the reads of values alone are told."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with audit(model, level=level) as session:
         for number in range(steps):
@@ -46,7 +47,7 @@ def trained(
                 model(batch(number)).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-    return session.report()
+    return report_of(session, "host-sync")
 
 
 def as_json(report: Report | None) -> str | None:
@@ -75,7 +76,7 @@ def wrapped_late(level: Level) -> list[Any] | None:
                     optimizer.step()
                     optimizer.zero_grad()
             model(batch(STEPS))
-    return rows_of(session.report())
+    return rows_of(report_of(session))
 
 
 class WithReads(nn.Module):

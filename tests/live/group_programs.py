@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from shardtoll.profiler import audit
+from tests.live.told_kinds import report_of
 
 
 def groups_that_come_and_go() -> dict[str, Any]:
@@ -20,7 +21,7 @@ def groups_that_come_and_go() -> dict[str, Any]:
                     dist.all_reduce(torch.ones(8), group=group)
                     dist.destroy_process_group(group)
                 dist.all_reduce(torch.ones(4))
-    report = session.report()
+    report = report_of(session, "unmatched-collectives")
     if report is None:
         return {}
     return {

@@ -20,9 +20,22 @@ from torch.nn.parallel import DistributedDataParallel
 from shardtoll.ledger import Report
 from shardtoll.profiler import audit
 from shardtoll.samples.habits import programs
-from shardtoll.samples.habits.run import STEPS, audited
+from shardtoll.samples.habits.run import STEPS, trained
+from tests.live.told_kinds import report_of
 
 Found = list[dict[str, Any]]
+
+KIND_OF = {
+    "barrier": "needless-barrier",
+    "buffers": "constant-buffers",
+    "unused": "unused-parameter-search",
+    "hooks": "redundant-collective",
+    "twice": "redundant-collective",
+    "zero": "missing-zero-grad",
+    "experts": "expert-imbalance",
+    "logits": "gathered-logits",
+}
+KINDS = tuple(sorted(set(KIND_OF.values())))
 
 
 def told(report: Report | None) -> Found:
@@ -44,7 +57,9 @@ def told(report: Report | None) -> Found:
 def run_habits(names: Sequence[str]) -> dict[str, dict[str, Found]]:
     """Return what is found of each habit and of its sound twin."""
     return {
-        name: {twin: told(audited(name, fixed=twin == "fixed")) for twin in ("bad", "fixed")}
+        name: {
+            twin: told(report_of(trained(name, fixed=twin == "fixed"), *KINDS)) for twin in ("bad", "fixed")
+        }
         for name in names
     }
 
@@ -59,7 +74,7 @@ def _audited(loop: programs.Loop, steps: int = STEPS) -> Report | None:
         for number in range(steps):
             with session.step():
                 loop.step(number)
-    return session.report()
+    return report_of(session, *KINDS)
 
 
 def saving() -> programs.Loop:

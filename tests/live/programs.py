@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from tests.live.told_kinds import report_of
+
 D = 32
 HIDDEN = 64
 BATCH = 8
@@ -141,7 +143,7 @@ def killed_in_step(out: str, victim: int, fatal_step: int) -> dict[str, Any] | N
     left_s = time.monotonic() - started
     if rank != 0:
         return {"left_s": left_s}
-    report = session.report()
+    report = report_of(session, "incomplete-input")
     assert report is not None
     return {"left_s": left_s, "titles": [f"{f.kind}: {f.title}" for f in report.findings]}
 
@@ -196,7 +198,7 @@ def failing_capture() -> dict[str, Any]:
                 losses.append(train_step(model, batch(), optimizer))
     Recorder.issued = original  # type: ignore[method-assign]
     seen.removeHandler(handler)
-    report = session.report()
+    report = report_of(session, "incomplete-input")
     if report is None:
         return {"losses": losses, "lines": lines}
     return {
@@ -308,7 +310,7 @@ def replicated_operator() -> dict[str, Any]:
         a @ b
     if session.ledger is None:
         return {}
-    report = session.report()
+    report = report_of(session, "duplicated-compute")
     assert report is not None
     found = [f for f in report.findings if f.kind == "duplicated-compute"]
     return {

@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from shardtoll.analyzers.findings.needless.coalesced import coalesced
 from shardtoll.profiler import audit
+from tests.live.needless_programs import KINDS
+from tests.live.told_kinds import report_of
 
 ROWS, DIM = 16, 32
 
@@ -249,7 +251,7 @@ def applied() -> dict[str, Any]:
         leaf = names["x"]
         with audit(level="survey") as session:
             before = _trained(leaf, case.bad(names))
-        report = session.report()
+        report = report_of(session, *KINDS)
         told = [] if report is None else [one for one in report.findings if case.says in one.title]
         kept = [(one.title, one.remedy.code) for one in told if one.remedy is not None]
         dist.broadcast_object_list(shared := [kept])

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from shardtoll.profiler import Session, audit
 from shardtoll.profiler.live.session.schedule import Level
-from shardtoll.samples.incidents.common import audited
+from shardtoll.samples.incidents.common import run
+from tests.live.told_kinds import report_of
 
 SLEEP_S: Final = 0.08
 LATE: Final = 1
@@ -96,7 +97,7 @@ def _looped(batches: Iterable[torch.Tensor], level: Level) -> str | None:
 
 
 def _told(session: Session) -> str | None:
-    report = session.report()
+    report = report_of(session, "data-stall", "straggler")
     return None if report is None else report.to_json()
 
 
@@ -159,7 +160,8 @@ def reads() -> list[dict[str, Any]]:
 
 
 def incident(name: str, fixed: bool) -> str | None:
-    """Run an incident; rank 0 returns its report."""
+    """Run an incident; rank 0 returns its report with the kinds of findings that it expects."""
     module = importlib.import_module(f"shardtoll.samples.incidents.{name}")
-    report = audited(module.INCIDENT, fixed, None)
+    kinds = {expected.kind for expected in module.INCIDENT.expected}
+    report = report_of(run(module.INCIDENT, fixed, None), *sorted(kinds))
     return None if report is None else report.to_json()

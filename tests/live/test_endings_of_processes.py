@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.ledger.disk.run_reader import read_run
+from tests.live import warm
 from tests.live.launch import ROOT, free_port
 
 pytestmark = pytest.mark.live
@@ -116,8 +117,13 @@ assert session.report() is not None
 """
 
 
+FRESH = ("in-a-step", "exit")
+"""Run by interpreters that start from nothing; the others' are forked, and end as whole ones do."""
+
+
 def _run(text: str, how: str, out: Path, limit_s: float = 60.0) -> list[str]:
     """Run the program on two ranks; return what each wrote. Each must leave with 0 within the limit."""
+    python = sys.executable if how in FRESH else warm.python()
     environment = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -127,7 +133,7 @@ def _run(text: str, how: str, out: Path, limit_s: float = 60.0) -> list[str]:
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", _JOB + text, how, str(out)],
+            [python, "-c", _JOB + text, how, str(out)],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -174,4 +180,4 @@ def test_a_session_on_rank_0_alone_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_of_two_threads_that_open_a_session_at_once_one_is_told(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _THREADS], check=True, timeout=60, cwd=ROOT)
+    subprocess.run([warm.python(), "-c", _THREADS], check=True, timeout=60, cwd=ROOT)

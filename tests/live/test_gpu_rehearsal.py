@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -11,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.live import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = ROOT / "benchmarks" / "gpu" / "run.py"
 LIMIT_S = 280
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, PLAN, *arguments],
+        [python, PLAN, *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -30,7 +33,8 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.live
 @pytest.mark.slow
 def test_every_part_of_the_plan_runs_on_the_cpu_and_its_checks_hold(tmp_path):
-    done = run("--rehearse", "-o", tmp_path)
+    # Parts and their ranks are forked too; that each imports what it uses is a test of its own.
+    done = run("--rehearse", "-o", tmp_path, python=warm.python())
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert done.returncode == 0, done.stdout + json.dumps(results, indent=1)
     assert set(results) == {"card_tests", "audited", "overhead", "tables", "models", "traces", "foreseen"}
@@ -60,6 +64,17 @@ def test_every_part_of_the_plan_runs_on_the_cpu_and_its_checks_hold(tmp_path):
     assert len((tmp_path / "summary.md").read_text().splitlines()) == 11
     # As many as one may bring home from a machine that gives back eight.
     assert len(list(tmp_path.glob("*.log"))) == 0
+
+
+def test_parts_import_what_they_use():
+    names = "card_tests", "audited", "overhead", "tables", "models", "traces", "foreseen"
+    paths = os.pathsep.join(str(ROOT / folder) for folder in (".typing", "benchmarks", ""))
+    subprocess.run(
+        [sys.executable, "-c", "\n".join(f"import gpu.{name}" for name in names)],
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd=ROOT,
+        check=True,
+    )
 
 
 def test_a_part_that_comes_too_late_leaves_what_it_had_and_is_no_success(tmp_path):

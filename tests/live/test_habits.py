@@ -11,17 +11,7 @@ from tests.live.launch import run_ranks
 
 pytestmark = pytest.mark.live
 
-KIND_OF = {
-    "barrier": "needless-barrier",
-    "buffers": "constant-buffers",
-    "unused": "unused-parameter-search",
-    "hooks": "redundant-collective",
-    "twice": "redundant-collective",
-    "zero": "missing-zero-grad",
-    "experts": "expert-imbalance",
-    "logits": "gathered-logits",
-}
-KINDS = set(KIND_OF.values())
+KIND_OF, KINDS = programs.KIND_OF, programs.KINDS
 
 
 @pytest.fixture(scope="module")

@@ -143,8 +143,8 @@ def serve(path: str, client: str) -> Callable[[], None]:
                 clients.pop(link)
         for file in readable:
             if file in clients:
-                # The client was killed.
-                os.kill(clients[file], signal.SIGKILL)
+                # The client was killed: what the child has started goes with it.
+                os.killpg(clients[file], signal.SIGKILL)
         if listener in readable:
             link, _ = listener.accept()
             request, streams = _received(link)
@@ -157,6 +157,9 @@ def serve(path: str, client: str) -> Callable[[], None]:
                 for file in children:
                     os.close(file)
                 return _become(request, streams, client)
+            # Its own group, before anybody may want to end it; a session of its own has one.
+            with contextlib.suppress(PermissionError):
+                os.setpgid(child, child)
             for stream in streams:
                 os.close(stream)
             children[os.pidfd_open(child)] = (child, link)

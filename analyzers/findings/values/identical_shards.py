@@ -39,12 +39,13 @@ def identical(context: Context) -> dict[str, dict[str, set[int]]]:
         first = rows.iloc[0]
         if _owner(name) in stacks or bool(rows["constant"].astype(bool).any()):
             continue
+        parts = _parts(rows)
         for dim in _sharded_over(first):
             groups = mesh_groups(context).get(dim, [])
             if not groups or clash(groups):
                 continue
             looked_at[dim] = looked_at.get(dim, 0) + 1
-            if all(_equal(rows, group) for group in groups):
+            if all(_equal(parts, group) for group in groups):
                 ranks = {rank for group in groups for rank in group}
                 by_dim.setdefault(dim, {})[str(name)] = ranks
     return {dim: names for dim, names in by_dim.items() if len(names) >= MOST * looked_at[dim]}
@@ -62,11 +63,27 @@ def _sharded_over(row: pd.Series[Any]) -> list[str]:
     return [dim for dim, kind in zip(dims, placed, strict=False) if "shard" in kind.lower()]
 
 
-def _equal(rows: pd.DataFrame, group: tuple[int, ...]) -> bool:
-    mine = keep(rows, rows["rank"].isin(group))
-    if len(group) < 2 or mine["rank"].nunique() != len(group):
+_Parts = dict[int, tuple[set[Any], set[str]]]
+"""Rank -> the known hashes of its part of a parameter, and its shapes."""
+
+
+def _parts(rows: pd.DataFrame) -> _Parts:
+    parts: _Parts = {}
+    columns = (rows[name].tolist() for name in ("rank", "hash", "shape"))
+    for rank, value, shape in zip(*columns, strict=True):
+        hashes, shapes = parts.setdefault(rank, (set(), set()))
+        if not pd.isna(value):
+            hashes.add(value)
+        shapes.add(str(shape))
+    return parts
+
+
+def _equal(parts: _Parts, group: tuple[int, ...]) -> bool:
+    """Return whether each rank of a group has a part, and all that is known of them is one."""
+    if len(group) < 2 or not parts.keys() >= set(group):
         return False
-    return mine["hash"].nunique() == 1 and mine["shape"].astype(str).nunique() == 1
+    hashes, shapes = (set().union(*(parts[rank][at] for rank in group)) for at in (0, 1))
+    return len(hashes) == 1 and len(shapes) == 1
 
 
 def find(context: Context) -> list[Finding]:
@@ -123,5 +140,5 @@ def _still(context: Context, dim: str, names: list[str]) -> bool:
     if set(rows["hash"].dropna()) & set(before["hash"].dropna()) or rows["square"].isna().any():
         return False
     groups = mesh_groups(context)[dim]
-    every = [of_name for _, of_name in rows.groupby("name", observed=True)]
-    return len(every) == len(names) and all(_equal(of_name, group) for of_name in every for group in groups)
+    every = [_parts(of_name) for _, of_name in rows.groupby("name", observed=True)]
+    return len(every) == len(names) and all(_equal(parts, group) for parts in every for group in groups)

@@ -116,7 +116,7 @@ def test_the_bubble_is_held_against_the_ideal_one():
     groups = (Group("pp", (0, 1, 2, 3), "pp"),)
     stalls = [stall("bubble", 30 * MS, rank=rank) for rank in range(4)]
     given = {"collectives": sends, "run": about, "groups": groups, "stalls": stalls}
-    (finding,) = (f for f in run(ledger(**given)).findings if f.kind == "pipeline-bubble")
+    (finding,) = running("pipeline-bubble")(ledger(**given)).findings
     # Stage 0 sends 12 times: 12 micro-batches, 3 / 15 of the 100 ms step.
     assert evidence(finding)["ideal bubble, share of the step"] == 0.2
     assert (finding.toll_ns, finding.saving_ns) == (30 * MS, 10 * MS)
@@ -147,11 +147,7 @@ def pair(**changed):
 
 def serialized(rows):
     steps = [step()]
-    return [
-        f
-        for f in run(ledger(rows, run=GPU, groups=TWO, steps=steps)).findings
-        if f.kind == "serialized-collectives"
-    ]
+    return list(running("serialized-collectives")(ledger(rows, run=GPU, groups=TWO, steps=steps)).findings)
 
 
 def test_collectives_of_two_groups_in_a_row_could_run_side_by_side():

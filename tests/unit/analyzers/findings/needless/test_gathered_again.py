@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.cli.incidents.verdict import is_weighed
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
+from tests.unit.analyzers.of_kinds import running
 
 KIB = 1 << 10
 GATHER = {
@@ -30,7 +30,7 @@ def found(*calls, steps=2):
             }
             rows += [collective(rank=rank, **(GATHER | given | call)) for rank in (0, 1)]
     timed = [step(number, rank) for number in range(steps) for rank in (0, 1)]
-    findings = run(ledger(rows, steps=timed)).findings
+    findings = running("redundant-collective")(ledger(rows, steps=timed)).findings
     return [
         finding for finding in findings if finding.where.op == "FSDP.unshard" and "again" in finding.title
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger.records import ddp_causes
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 STEPS = 3
 KIB = 1 << 10
@@ -36,7 +36,7 @@ def found(*calls, steps=STEPS, ranks=2):
                 given["group_size"] = ranks
                 rows.append(collective(**(given | {"issue_ns": at_ns, "start_ns": at_ns} | own)))
     timed = [step(number, rank) for number in range(steps) for rank in range(ranks)]
-    findings = run(ledger(rows, steps=timed, run=run_of(ranks))).findings
+    findings = running("redundant-collective")(ledger(rows, steps=timed, run=run_of(ranks))).findings
     return [finding for finding in findings if "DDP reduces again" in finding.title]
 
 

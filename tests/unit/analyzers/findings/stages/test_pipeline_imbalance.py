@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.ledger import Finding, Group, Ledger, Report, Stall
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.truth import found, report, tell
+
+slow_stages = running("pipeline-imbalance")
 
 
 def of(computes: list[int], **given: Any) -> Report:
@@ -19,7 +21,7 @@ def of(computes: list[int], **given: Any) -> Report:
         step(rank=rank, compute_ns=ms * MS, exposed_comm_ns=0, idle_ns=(100 - ms) * MS)
         for rank, ms in enumerate(computes)
     ]
-    return run(ledger(run=run_of(len(computes)), steps=steps, **given))
+    return slow_stages(ledger(run=run_of(len(computes)), steps=steps, **given))
 
 
 def imbalances(report: Report) -> list[Finding]:
@@ -59,7 +61,7 @@ def test_a_pipeline_with_a_rank_missing_says_nothing() -> None:
         step(rank=rank, compute_ns=ms * MS, exposed_comm_ns=0, idle_ns=(100 - ms) * MS)
         for rank, ms in enumerate((30, 50, 70))
     ]
-    assert imbalances(run(ledger(run=about, steps=steps, groups=[PIPE]))) == []
+    assert imbalances(slow_stages(ledger(run=about, steps=steps, groups=[PIPE]))) == []
 
 
 def test_where_only_idle_time_tells_of_a_pipeline_the_order_is_not_claimed() -> None:
@@ -102,7 +104,7 @@ def sleeping(idles: list[int], numbers: range = range(1), **given: Any) -> Repor
         for number in numbers
         for rank, ms in enumerate(idles)
     ]
-    return run(ledger(run=run_of(len(idles)), steps=steps, **given))
+    return slow_stages(ledger(run=run_of(len(idles)), steps=steps, **given))
 
 
 def test_a_stage_that_sleeps_between_its_messages_is_slow_too() -> None:
@@ -136,7 +138,7 @@ def test_a_stage_held_up_in_one_step_of_two_is_not_slow() -> None:
         for number, idles in enumerate(([19, 19, 79, 19], [19, 19, 19, 19]))
         for rank, ms in enumerate(idles)
     ]
-    assert imbalances(run(ledger(run=run_of(4), steps=both, groups=[PIPE]))) == []
+    assert imbalances(slow_stages(ledger(run=run_of(4), steps=both, groups=[PIPE]))) == []
 
 
 def test_of_a_device_idle_time_tells_nothing() -> None:
@@ -145,7 +147,7 @@ def test_of_a_device_idle_time_tells_nothing() -> None:
         step(rank=rank, compute_ns=1 * MS, exposed_comm_ns=(99 - ms) * MS, idle_ns=ms * MS)
         for rank, ms in enumerate((19, 19, 79, 19))
     ]
-    assert imbalances(run(ledger(run=about, steps=steps, groups=[PIPE]))) == []
+    assert imbalances(slow_stages(ledger(run=about, steps=steps, groups=[PIPE]))) == []
 
 
 def surveyed_and_watched(surveyed: list[int], works: list[int]) -> Report:
@@ -161,7 +163,7 @@ def surveyed_and_watched(surveyed: list[int], works: list[int]) -> Report:
                 parts |= {"compute_ns": ms * MS // 2, "idle_ns": ms * MS // 2}
             level = "watch" if watched else "survey"
             steps.append(step(number, rank, level=level, **parts))
-    return run(ledger(run=run_of(4), steps=steps, groups=[PIPE]))
+    return slow_stages(ledger(run=run_of(4), steps=steps, groups=[PIPE]))
 
 
 def test_what_a_survey_does_to_a_stage_is_no_imbalance() -> None:
