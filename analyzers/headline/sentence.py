@@ -426,8 +426,8 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         head, least = f"Hosts launch kernels too slowly, rank {culprit}'s most", 0
     elif uncertain(context, late):
         head = f"Rank {culprit} is late, or only began to record later"
-    elif by_chance(context, rows, culprit) is not None:
-        # Then the bill has it as information.
+    elif own is None and by_chance(context, rows, culprit) is not None:
+        # Then the bill has it as information. A finding that says why it is late says that it is no chance.
         head = f"Rank {culprit} is late (perhaps by chance), not the network"
     wait = f"{duration(least)} to {duration(most)}" if least else f"up to {duration(most)}"
     wait = duration(most) if least >= most * 0.8 else wait

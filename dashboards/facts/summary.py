@@ -207,6 +207,15 @@ def values_unasked(report: Report) -> str | None:
     )
 
 
+def values_unasked_in_a_line(report: Report, width: int) -> str | None:
+    """Return the same for a screen of `width` columns."""
+    if values_unasked(report) is None:
+        return None
+    checks = "--checks gradients,replicas,data"
+    whole = f"Gradients were not compared; to find wrong ones: shardtoll run {checks}"
+    return whole if len(whole) <= width else f"Gradients not compared: {checks}"
+
+
 def _trained(report: Report) -> bool:
     tables = (report.tables["collectives"], report.tables["computes"])
     return any("backward" in pc.unique(table.column("phase")).to_pylist() for table in tables)

@@ -31,6 +31,16 @@ def test_who_is_last_by_chance_is_not_blamed_without_saying_so():
     assert said.startswith("Rank 2 is late (perhaps by chance), not the network: the others wait 10.0 ms")
 
 
+def test_a_reason_of_its_own_says_that_a_late_rank_is_no_chance():
+    context = make_context(ledger(job([2] * 5)[0], run=run_of(RANKS)), ROUND)
+    (late,) = straggler.find(context)
+    saves = replace(late, kind="checkpoint-stall", severity="warning", title="t")
+    assert sentence.sentence(context, [late]).startswith(
+        "Rank 2 is late (perhaps by chance), not the network"
+    )
+    assert sentence.sentence(context, [saves, late]).startswith("Rank 2 is late, not the network")
+
+
 def test_ranks_in_turns():
     said = reported(*job([0, 1, 2, 3] * 2)).headline
     assert said.startswith("Ranks take turns in being late, not the network: ")

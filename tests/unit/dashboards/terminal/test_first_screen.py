@@ -38,6 +38,17 @@ def shown(
     return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 
 
+def test_a_run_whose_values_nobody_compared_says_so_in_one_line_if_there_is_room() -> None:
+    whole = sample_reports.report()
+    assert "--checks" not in shown(whole, 100), "a wrong gradient was found, so somebody looked"
+    costs = [finding for finding in whole.findings if finding.kind != "wrong-gradient"]
+    for width in (100, 80, 60):
+        lines = shown(replace(whole, findings=tuple(costs[:1])), width).splitlines()
+        assert [line for line in lines if "--checks gradients,replicas,data" in line] == lines[-1:]
+        assert len(lines[-1]) <= width
+        assert len(shown(replace(whole, findings=tuple(costs * 9)), width).splitlines()) <= LINES
+
+
 def many(report: Report, count: int) -> Report:
     return replace(report, findings=tuple(report.findings) * count)
 
