@@ -35,6 +35,8 @@ _UNATTRIBUTED: Final = (
     "unattributed: recording, unknown",
     "unattributed: no record",
 )
+_NO_RECORD: Final = ("unattributed: in no record", "unattributed: in no record", "unattributed: no record")
+"""The same if the bars leave the recording out."""
 _IDLE_ON_CPU: Final = (
     "idle: no operator runs, but Python may",
     "idle: no operator runs",
@@ -79,7 +81,8 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
         surveyed = summary.surveyed_count(report)
         said = [_SURVEYED, _WATCHED] if surveyed else [_WATCHED]
     if UNATTRIBUTED in drawn:
-        said.append(_UNATTRIBUTED)
+        left_out = any(time.bar_ns != time.total_ns for time in step_times.rank_times(report))
+        said.append(_NO_RECORD if left_out else _UNATTRIBUTED)
     if IDLE in drawn and report.run.device == "cpu":
         said.append(_IDLE_ON_CPU)
     tries = [

@@ -48,6 +48,11 @@ class RankTime:
     """The part that is neither known to be waiting nor to be moving; None unknown, as in older reports."""
     capture_ns: float
     """The part of unattributed time that was capture's own work."""
+    bar_ns: float
+    """The step as bars and their shares show it, as the verdict counts it: a watched one without capture's
+    own work."""
+    bar_rest_ns: float | None
+    """The unattributed part of that."""
     watched_ns: float | None = None
     """The mean watched step, capture left out; None where none was watched."""
     watched_comm_ns: float | None = None
@@ -87,6 +92,7 @@ def rank_times(report: Report) -> list[RankTime]:
         whole, light, telling = surveyed.get(rank), watched.get(rank), exposures.get(rank)
         split = divided.get(rank)
         row = split or whole or telling or watched[rank]
+        left_out_ns = 0.0 if row is whole else row["capture_ns_mean"]
         named = (
             [name for name, _ in PARTS] if split or whole else WATCHED_PARTS if telling else WATCHED_PARTS[1:]
         )
@@ -100,6 +106,8 @@ def rank_times(report: Report) -> list[RankTime]:
                 moving_ns=row["exposed_move_ns_mean"] if whole or telling else None,
                 unsplit_ns=row["exposed_unsplit_ns_mean"] if whole or telling else None,
                 capture_ns=row["capture_ns_mean"],
+                bar_ns=row["duration_ns_mean"] - left_out_ns,
+                bar_rest_ns=max(0.0, row["unattributed_ns_mean"] - left_out_ns),
                 watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
                 watched_comm_ns=None if telling is None else telling["exposed_comm_ns_mean"],
                 comm_at_least=rank in doubted,
@@ -172,6 +180,8 @@ def fold(
         moving_ns=_mean([time.moving_ns for time in rest]),
         unsplit_ns=_mean([time.unsplit_ns for time in rest]),
         capture_ns=sum(time.capture_ns for time in rest) / len(rest),
+        bar_ns=sum(time.bar_ns for time in rest) / len(rest),
+        bar_rest_ns=_mean([time.bar_rest_ns for time in rest]),
         watched_ns=_mean([time.watched_ns for time in rest]),
         watched_comm_ns=_mean([time.watched_comm_ns for time in rest]),
         comm_at_least=any(time.comm_at_least for time in rest),

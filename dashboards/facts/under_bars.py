@@ -92,7 +92,10 @@ def not_explained(report: Report) -> str | None:
     error_ns = summary.parts_error_ns(report)
     noise = " (within noise)" if error_ns is not None and unbilled.time_ns < error_ns else ""
     # The verdict holds it to the step without its recording, the bars to the whole: no share is both.
-    recorded = any(time.capture_ns >= TELLING * time.total_ns for time in step_times.rank_times(report))
+    times = step_times.rank_times(report)
+    recorded = any(
+        time.capture_ns >= TELLING * time.total_ns and time.bar_ns == time.total_ns for time in times
+    )
     share = "" if recorded else f" ({human.share(unbilled.time_ns, unbilled.step_ns)})"
     time = human.duration(unbilled.time_ns)
     head = f"Idle, in no finding: {time}{share} on rank {unbilled.rank}{noise}"

@@ -112,7 +112,7 @@ def test_shares_of_a_bar_are_those_of_its_step():
 
 def test_waiting_for_ranks_is_drawn_apart_from_moving_data(monkeypatch: pytest.MonkeyPatch):
     """15 ms are exposed: 9 ms of waiting, 4 ms of moving; of the rest it is unknown which."""
-    time = RankTime((0,), 1, 20.0, (5.0, 15.0, 0.0, 0.0, 0.0), 9.0, 4.0, 2.0, 0.0)
+    time = RankTime((0,), 1, 20.0, (5.0, 15.0, 0.0, 0.0, 0.0), 9.0, 4.0, 2.0, 0.0, 20.0, 0.0)
     assert drawn_ns(time) == (5.0, 9.0, 4.0, 2.0, 0.0, 0.0, 0.0)
     # Neither known: all of it is exposed communication, as before.
     unsplit = replace(time, waiting_ns=0.0, moving_ns=0.0, unsplit_ns=15.0)
@@ -298,7 +298,7 @@ def test_a_number_keeps_its_unit_in_the_verdict(monkeypatch: pytest.MonkeyPatch)
 
 def times(*step_ns: float) -> list[RankTime]:
     return [
-        RankTime((rank,), 1, took, (took, 0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0)
+        RankTime((rank,), 1, took, (took, 0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, took, 0.0)
         for rank, took in enumerate(step_ns)
     ]
 
