@@ -42,17 +42,21 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
 
 
 def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
-    """Return a sentence for each line of the user's code that several of the findings shown name."""
-    numbers: dict[str, list[int]] = {}
+    """Return a sentence for each line of the user's code that several findings of one kind shown name.
+
+    Fixes of other kinds at one line, as of its batches and of its messages, have nothing in common.
+    """
+    numbers: dict[tuple[str, str], list[int]] = {}
     for number in sorted(shown):
-        source = report.findings[number - 1].where.source
+        finding = report.findings[number - 1]
+        source = finding.where.source
         if source:
             # The function is left out: code outside of one has none.
-            numbers.setdefault(source.partition(" (")[0], []).append(number)
+            numbers.setdefault((source.partition(" (")[0], finding.kind), []).append(number)
     return [
         f"Findings {_listed(several)} are of one line, {PurePath(line).name}: one change may fix "
         f"{'both' if len(several) == 2 else 'all'}."
-        for line, several in numbers.items()
+        for (line, _), several in numbers.items()
         if len(several) > 1
     ]
 
@@ -97,10 +101,12 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     if finding.saving_ns is not None and finding.saving_ns < most:
         why = f"but its fix saves at most {human.duration(finding.saving_ns)}" if finding.saving_ns else ""
         why = why or "but its fix alone saves nothing"
-    elif finding.kind == "straggler" and len(finding.ranks) > 1:
+    elif finding.kind == "straggler":
+        if len(finding.ranks) == 1:
+            return []
         why = "but no single rank causes it"
     elif finding.severity == "info":
-        why = "but may be by design: it is an info"
+        why = "but the job may need it: it is an info"
     elif any(each.severity == "error" for each in above):
         why = "but errors come first"
     else:
