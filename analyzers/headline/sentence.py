@@ -119,12 +119,12 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
 
 
 def joined(base: str, more: Sequence[str], width: int) -> str:
-    """Return the sentence with the parts that two lines hold: details, after commas, go first."""
+    """Return the sentence with the parts that two lines hold: details, after commas, go first, the last one
+    before others."""
     parts = [part for part in more if part]
-    if len(base) + sum(map(len, parts)) > width:
-        parts = [part for part in parts if part.startswith(";")]
     while parts and len(base) + sum(map(len, parts)) > width:
-        parts.pop()
+        details = [place for place, part in enumerate(parts) if not part.startswith(";")]
+        parts.pop(details[-1] if details else -1)
     return base + "".join(parts)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from shardtoll.dashboards.facts.first_rows import largest_toll
 from shardtoll.ledger import Report
-from shardtoll.ledger.records.one_cause import of_late_launches
+from shardtoll.ledger.records.one_cause import of_late_launches, of_own_reason
 from shardtoll.ledger.words import human
 
 _MOST_LINES: Final = 2
@@ -42,15 +42,15 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
 
 
 def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
-    """Return a sentence for each line of the user's code that several findings of one kind shown name.
+    """Return a sentence for each line of the user's code that several findings shown of one kind name.
 
-    Fixes of other kinds at one line, as of its batches and of its messages, have nothing in common.
+    Only of communication: of batches, or of what an optimizer repeats, the fixes have nothing in common.
     """
     numbers: dict[tuple[str, str], list[int]] = {}
     for number in sorted(shown):
         finding = report.findings[number - 1]
         source = finding.where.source
-        if source:
+        if source and finding.family == "communication":
             # The function is left out: code outside of one has none.
             numbers.setdefault((source.partition(" (")[0], finding.kind), []).append(number)
     return [
@@ -85,6 +85,20 @@ def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     return [
         f"Findings {_listed(linked)} have one cause: hosts launch late, most of all that of "
         f"{human.ranks(latest)}. Make launching faster on all ranks."
+    ]
+
+
+def from_own_reason(report: Report, shown: Collection[int]) -> list[str]:
+    """Return a sentence if a rank is late by what another finding says of it alone, as its checkpoints."""
+    numbers = sorted(shown)
+    pair = of_own_reason([report.findings[each - 1] for each in numbers])
+    if pair is None:
+        return []
+    own, late = (numbers[place] for place in pair)
+    (rank,) = report.findings[late - 1].ranks
+    return [
+        f"Findings {_listed(sorted((own, late)))} have one cause: rank {rank} is late by its "
+        f"{report.findings[own - 1].kind}. Fix finding {own}."
     ]
 
 
@@ -123,7 +137,8 @@ def on_the_bill(report: Report) -> list[str]:
 def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
     """Return what must be known before figures of the findings shown are added, or all their fixes made."""
     linked = [*of_one_parameter(report, shown), *of_largest_toll(report, shown), *overlaps(report, shown)]
-    linked += [*from_late_launches(report, shown), *of_one_line(report, shown)]
+    linked += [*from_late_launches(report, shown), *from_own_reason(report, shown)]
+    linked += of_one_line(report, shown)
     return linked[:_MOST_LINES]
 
 
