@@ -79,7 +79,7 @@ class FirstScreen:
         lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
         unasked = summary.values_unasked_in_a_line(report, width)
         if unasked is not None and _rows(lines, width) + min(len(verdict), MOST_VERDICT) < LINES:
-            lines.append(cut(Text(unasked), width))
+            lines.insert(len(lines) - len(end), cut(Text(unasked), width))
         left = max(LINES - _rows(lines, width), LEAST_VERDICT)
         if len(verdict) > left:
             verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
