@@ -140,13 +140,10 @@ class Draft:
         `work` says what it is, so that another edit that takes out the same finds it gone; `part` that it is
         one of several parts of it.
         """
-        recorded, plain_ns = self.recorded, self._plain_ns
-        chosen = self._chosen(kinds, phase)
-        share = np.zeros(len(plain_ns))
-        for rank, gone_ns in by_ns.items():
-            if rank in recorded.ranks:
-                here = chosen & (recorded.graph.rank == recorded.ranks.index(rank))
-                _spread(share, plain_ns, here, gone_ns * len(recorded.steps))
+        recorded = self.recorded
+        whole_ns = np.array([by_ns.get(rank, 0.0) for rank in recorded.ranks]) * len(recorded.steps)
+        here = self._chosen(kinds, phase)
+        share, _ = _spread(self._plain_ns, here, recorded.graph.rank, whole_ns)
         self.take_out(work, share, part)
 
     def shorten_each(
@@ -160,16 +157,20 @@ class Draft:
         """
         recorded, plain_ns = self.recorded, self._plain_ns
         chosen = self._chosen(kinds, phase)
-        share, as_peers = np.zeros(len(plain_ns)), np.zeros(len(plain_ns))
+        others = ~chosen & (recorded.point >= 0)
+        place, size = recorded.rank_steps()
+        steps = np.unique(recorded.step).tolist()
+        whole_ns, of_peers_ns = np.zeros(size), np.zeros(size)
         for (step, rank), gone_ns in by_ns.items():
-            if rank not in recorded.ranks:
-                continue
-            here = (recorded.step == step) & (recorded.graph.rank == recorded.ranks.index(rank))
-            theirs = sorted(by_ns.get((step, peer), 0.0) for peer in self._held.get(rank, (rank,)))
-            of_peers_ns = min(gone_ns, theirs[(len(theirs) - 1) // 2])
-            for values, whole_ns in ((share, gone_ns), (as_peers, of_peers_ns)):
-                rest_ns = _spread(values, plain_ns, here & chosen, whole_ns)
-                _spread(values, plain_ns, here & ~chosen & (recorded.point >= 0), rest_ns)
+            if rank in recorded.ranks and step in recorded.steps:
+                one = recorded.ranks.index(rank) * len(steps) + steps.index(step)
+                theirs = sorted(by_ns.get((step, peer), 0.0) for peer in self._held.get(rank, (rank,)))
+                whole_ns[one], of_peers_ns[one] = gone_ns, min(gone_ns, theirs[(len(theirs) - 1) // 2])
+        made = []
+        for ns in (whole_ns, of_peers_ns):
+            share, rest_ns = _spread(plain_ns, chosen, place, ns)
+            made.append(share + _spread(plain_ns, others, place, rest_ns)[0])
+        share, as_peers = made
         self.take_out(work, share, as_peers=as_peers)
 
     def _chosen(self, kinds: Iterable[Kind], phase: int | None) -> Bools:
@@ -264,9 +265,9 @@ class Draft:
         return (step * (int(issued.max(initial=0)) + 1) + issued) * len(PHASES) + recorded.phase
 
 
-def _spread(share: Floats, recorded_ns: Floats, here: Bools, by_ns: float) -> float:
-    """Write the equal share that these nodes lose if they lose so much; return what they do not hold."""
-    total = float(recorded_ns[here].sum())
-    if total > 0:
-        share[here] = min(1.0, by_ns / total)
-    return max(0.0, by_ns - total)
+def _spread(recorded_ns: Floats, here: Bools, key: Ints, by_ns: Floats) -> tuple[Floats, Floats]:
+    """Return the equal share that these nodes of each key lose if they lose so much, by node; and by key what
+    they do not hold."""
+    total = np.bincount(key[here], recorded_ns[here], len(by_ns))
+    share = np.minimum(1.0, by_ns / np.where(total > 0, total, np.inf))
+    return np.where(here, share[key], 0.0), np.maximum(0.0, by_ns - total)
