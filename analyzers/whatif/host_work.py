@@ -82,7 +82,7 @@ def host_work(context: Context, recorded: Recorded, gone: Ints, kept: Ints | Non
     """Return what goes with these nodes of collectives; nothing of steps that are made from events.
 
     Those have the host's calls as nodes of their own. `kept` are those of them that stay in place of others:
-    what lies between one that goes and the one that stays goes, and the work inside of that one stays.
+    the work inside of these stays. Time between one that goes and the one that stays goes too.
     """
     none = np.zeros(len(recorded.graph))
     if recorded.source != "points" or not len(gone):
