@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,8 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.whatif.as_peers import stays
+from shardtoll.analyzers.whatif.held_to_peers import stays
+from shardtoll.analyzers.whatif.shares_gone import SharesGone
 from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]
@@ -27,12 +28,13 @@ class Draft:
     def __init__(self, recorded: Recorded) -> None:
         graph = recorded.graph
         self.recorded = recorded
-        self.duration = np.where(graph.kind == Kind.CAPTURE, 0.0, graph.duration_ns)
+        self.duration = self._plain_ns
         """Without what the recording itself took: the step is that of a run without it."""
         self.gap = graph.gap_ns.copy()
         self.lag = graph.lag_ns.copy()
-        self.host_gone: Floats = np.zeros(len(graph))
-        """Share of each node's time that edits have taken out as the host's work for calls that are gone."""
+        self._gone = SharesGone(len(graph))
+        self._held: dict[int, tuple[int, ...]] = {}
+        """Late rank -> the peers that it is made as fast as."""
         self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
         """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
         self.joined: dict[int, tuple[int, ...]] = {}
@@ -118,61 +120,91 @@ class Draft:
         on_host = there & self.recorded.of_kinds((Kind.HOST,))
         self.gap[on_host] = np.minimum(self.gap[on_host], 0.0)
 
-    def shorten(self, kinds: Iterable[Kind], by_ns: float, ranks: Iterable[int], phase: int | None) -> None:
-        """Take so much per step off the nodes of these kinds on each of these ranks, in equal shares."""
+    def take_out(
+        self, work: str, share: Floats, part: Hashable = None, as_peers: Floats | None = None
+    ) -> None:
+        """Take a share of each node's recorded time out as this work, once; see `SharesGone.book`."""
+        self.duration *= self._gone.book(work, share, part, as_peers)
+
+    def shorten(
+        self,
+        kinds: Iterable[Kind],
+        by_ns: Mapping[int, float],
+        phase: int | None,
+        work: str,
+        part: Hashable = None,
+    ) -> None:
+        """Take as much recorded time per step off the nodes of these kinds as a rank has in `by_ns`, in equal
+        shares.
+
+        `work` says what it is, so that another edit that takes out the same finds it gone; `part` that it is
+        one of several parts of it.
+        """
         recorded = self.recorded
-        chosen = recorded.of_kinds(kinds) & (recorded.step >= 0)
-        if phase is not None and (chosen & (recorded.phase == phase)).any():
-            chosen &= recorded.phase == phase
-        for rank in ranks:
-            if rank not in recorded.ranks:
-                continue
-            here = chosen & (recorded.graph.rank == recorded.ranks.index(rank))
-            total = float(self.duration[here].sum())
-            if total > 0:
-                self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
+        whole_ns = np.array([by_ns.get(rank, 0.0) for rank in recorded.ranks]) * len(recorded.steps)
+        here = self._chosen(kinds, phase)
+        share, _ = _spread(self._plain_ns, here, recorded.graph.rank, whole_ns)
+        self.take_out(work, share, part)
 
     def shorten_each(
-        self, kinds: Iterable[Kind], by_ns: Mapping[tuple[int, int], float], phase: int | None
+        self, kinds: Iterable[Kind], by_ns: Mapping[tuple[int, int], float], phase: int | None, work: str
     ) -> None:
         """Take as much off the nodes of these kinds as (step, rank) has in `by_ns`, in equal shares there.
 
-        What they do not hold goes from the rank's other own time. How a step divides into kinds may be known
-        of other steps only, and this was measured in the step itself.
+        What they did not hold on record goes from the rank's other own time. How a step divides into kinds
+        may be known of other steps only, and this was measured in the step itself. A late rank that has
+        become as its peers has as much to lose as they have.
         """
-        recorded = self.recorded
-        chosen = recorded.of_kinds(kinds)
-        if phase is not None and (chosen & (recorded.phase == phase)).any():
-            chosen &= recorded.phase == phase
+        recorded, plain_ns = self.recorded, self._plain_ns
+        chosen = self._chosen(kinds, phase)
+        others = ~chosen & (recorded.point >= 0)
+        place, size = recorded.rank_steps()
+        steps = np.unique(recorded.step).tolist()
+        whole_ns, of_peers_ns = np.zeros(size), np.zeros(size)
         for (step, rank), gone_ns in by_ns.items():
-            if rank not in recorded.ranks:
-                continue
-            here = (recorded.step == step) & (recorded.graph.rank == recorded.ranks.index(rank))
-            left_ns = gone_ns
-            for nodes in (here & chosen, here & ~chosen & (recorded.point >= 0)):
-                total = float(self.duration[nodes].sum())
-                self.duration[nodes] *= max(0.0, 1 - left_ns / total) if total > 0 else 1.0
-                left_ns = max(0.0, left_ns - total)
+            if rank in recorded.ranks and step in recorded.steps:
+                one = recorded.ranks.index(rank) * len(steps) + steps.index(step)
+                theirs = sorted(by_ns.get((step, peer), 0.0) for peer in self._held.get(rank, (rank,)))
+                whole_ns[one], of_peers_ns[one] = gone_ns, min(gone_ns, theirs[(len(theirs) - 1) // 2])
+        made = []
+        for ns in (whole_ns, of_peers_ns):
+            share, rest_ns = _spread(plain_ns, chosen, place, ns)
+            made.append(share + _spread(plain_ns, others, place, rest_ns)[0])
+        share, as_peers = made
+        self.take_out(work, share, as_peers=as_peers)
+
+    def _chosen(self, kinds: Iterable[Kind], phase: int | None) -> Bools:
+        """Return the nodes of these kinds inside steps; those of the phase if any is."""
+        chosen = self.recorded.of_kinds(kinds) & (self.recorded.step >= 0)
+        if phase is None:
+            return chosen
+        of_phase = chosen & (self.recorded.phase == phase)
+        return of_phase if of_phase.any() else chosen
 
     def ranks_as(self, ranks: Collection[int], peers_of: Mapping[int, tuple[int, ...]]) -> None:
         """Give these ranks their peers' median times, where they are shorter.
 
-        Of steps made from points, kind by kind: see `as_peers`.
+        Of steps made from points, kind by kind: see `held_to_peers`.
         """
-        plain = self._plain
-        if self.recorded.source == "points":
-            share = stays(self.recorded, plain.duration, ranks, peers_of)
-            everywhere = np.ones(len(share), dtype=np.bool_)
-            self._hold(plain.duration, self.duration, everywhere, share)
+        recorded = self.recorded
+        if recorded.source == "points":
+            plain_ns = self._plain_ns
+            places = [recorded.ranks.index(rank) for rank in ranks if rank in recorded.ranks]
+            share = stays(recorded, plain_ns, ranks, peers_of)
+            self._hold(plain_ns, self.duration, np.ones(len(share), dtype=np.bool_), share)
+            self._gone.book_late(1 - share, np.isin(recorded.graph.rank, places))
+            seen = {rank: tuple(p for p in peers_of.get(rank, ()) if p in recorded.ranks) for rank in ranks}
+            self._held |= {rank: peers for rank, peers in seen.items() if peers}
             return
         for rank in ranks:
             peers = tuple(peer for peer in peers_of.get(rank, ()) if peer not in ranks)
             self._rank_as(rank, peers or peers_of.get(rank, ()))
 
     @property
-    def _plain(self) -> Draft:
-        """Return the steps without any edit."""
-        return Draft(self.recorded)
+    def _plain_ns(self) -> Floats:
+        """Return how long each node lasts without any edit."""
+        graph = self.recorded.graph
+        return np.where(graph.kind == Kind.CAPTURE, 0.0, graph.duration_ns)
 
     def _hold(self, plain: Floats, values: Floats, here: Bools, factor: Floats) -> None:
         """Let these nodes last so many times what they did on record, or less if an edit before has it so."""
@@ -191,10 +223,9 @@ class Draft:
         own = (graph.kind != Kind.COLLECTIVE) & (recorded.step >= 0)
         key = part * 16 + graph.kind
         size = (int(part.max(initial=0)) + 1) * 16
-        plain = self._plain
         for is_gap, values, on_record in (
-            (False, self.duration, plain.duration),
-            (True, self.gap, plain.gap),
+            (False, self.duration, self._plain_ns),
+            (True, self.gap, graph.gap_ns),
         ):
             counts = own & np.isin(graph.kind, _ON_HOST) if is_gap else own
             sums = [
@@ -206,6 +237,10 @@ class Draft:
             factor = np.where(was > wanted, wanted / np.where(was > 0, was, 1.0), 1.0)
             here = counts & (graph.rank == mine)
             self._hold(on_record, values, here, factor[key[here]])
+            if not is_gap:
+                share = np.zeros(len(graph))
+                share[here] = 1 - factor[key[here]]
+                self._gone.book_late(share, here)
 
     def _parts_of(self, places: list[int]) -> Ints:
         """Return for each node a number of the part of the step that it is in, alike on all these ranks."""
@@ -228,3 +263,11 @@ class Draft:
             issued[:] = 0
         # Hosts that hand messages over issue no collective between a forward and a backward.
         return (step * (int(issued.max(initial=0)) + 1) + issued) * len(PHASES) + recorded.phase
+
+
+def _spread(recorded_ns: Floats, here: Bools, key: Ints, by_ns: Floats) -> tuple[Floats, Floats]:
+    """Return the equal share that these nodes of each key lose if they lose so much, by node; and by key what
+    they do not hold."""
+    total = np.bincount(key[here], recorded_ns[here], len(by_ns))
+    share = np.minimum(1.0, by_ns / np.where(total > 0, total, np.inf))
+    return np.where(here, share[key], 0.0), np.maximum(0.0, by_ns - total)

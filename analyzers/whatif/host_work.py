@@ -44,7 +44,7 @@ LEAST: Final = 0.5
 """Share of what lies between two calls of one place that goes with them at least. Some of it may be work that
 stays, such as a norm that is reduced later."""
 LONGER: Final = 2.0
-"""So many times the bound is what lies between two calls of one place taken to be at most."""
+"""So many times its median is what lies between two calls of one place taken to be at most."""
 SHORTEST: Final = 0.1
 """Quantile of the times between two calls of one cause that bounds the work for one: longer ones hold other
 work too."""
@@ -67,9 +67,7 @@ class HostWork(Struct, frozen=True):
         """Shorten the nodes, at this end of the band: -1 takes out least."""
         share = self.likely if end == 0 else self.least if end < 0 else self.most
         # Another edit may have taken out the same work: it is gone once.
-        more = np.maximum(share - draft.host_gone, 0.0) / np.maximum(1 - draft.host_gone, 1e-12)
-        draft.duration *= 1 - more
-        draft.host_gone = np.maximum(draft.host_gone, share)
+        draft.take_out("calls", share)
 
     def saves_ns(self, recorded: Recorded, end: float) -> float:
         """Return what a step has less of it on the rank that has most, mean over the steps."""
@@ -84,7 +82,7 @@ def host_work(context: Context, recorded: Recorded, gone: Ints, kept: Ints | Non
     """Return what goes with these nodes of collectives; nothing of steps that are made from events.
 
     Those have the host's calls as nodes of their own. `kept` are those of them that stay in place of others:
-    what lies between one that goes and the one that stays goes, and the work inside of that one stays.
+    the work inside of these stays. Time between one that goes and the one that stays goes too.
     """
     none = np.zeros(len(recorded.graph))
     if recorded.source != "points" or not len(gone):

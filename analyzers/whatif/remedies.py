@@ -282,14 +282,14 @@ def _removed(kind: Kind, label: str) -> Maker:
             by_step: dict[int, float] = {}
             for (step, _), lost_ns in each(recorded).items():
                 by_step[step] = max(by_step.get(step, 0.0), lost_ns)
-            return max(0.0, sum(by_step.values()) / max(1, len(by_step)) - toll_ns)
+            return max(0.0, sum(by_step.values()) / max(1, len(recorded.steps)) - toll_ns)
 
         def apply(draft: Draft, _end: float) -> None:
             nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
             if lost := each(draft.recorded):
-                draft.shorten_each(_OWN[kind], lost, None)
+                draft.shorten_each(_OWN[kind], lost, None, _WORK[kind])
             elif not len(nodes) or draft.recorded.source == "points":
-                _own_time(draft, finding, _OWN[kind])
+                _own_time(draft, finding, _OWN[kind], _WORK[kind])
             elif kind == Kind.SYNC:
                 draft.no_waits(nodes)
             else:
@@ -309,6 +309,8 @@ _OWN: Final = {
     Kind.SYNC: (Kind.HOST, Kind.GAP, Kind.COMPUTE),
 }
 """Kinds of own time that hold what has no nodes of its own."""
+_WORK: Final = {Kind.COPY: "copy", Kind.DATA: "data", Kind.SYNC: "host-sync"}
+"""What goes, as stalls name it."""
 
 
 def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
@@ -327,9 +329,10 @@ def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
     return chosen if len(chosen) else nodes
 
 
-def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
+def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...], work: str) -> None:
     if bound := _bound(finding):
-        draft.shorten(kinds, bound, finding.ranks or draft.recorded.ranks, None)
+        by_ns = dict.fromkeys(finding.ranks or draft.recorded.ranks, bound)
+        draft.shorten(kinds, by_ns, None, work, id(finding))
 
 
 def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
@@ -342,7 +345,7 @@ def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
     def apply(draft: Draft, _end: float) -> None:
         recorded = draft.recorded
         if recorded.source == "points":
-            _own_time(draft, finding, (Kind.HOST, Kind.GAP))
+            _own_time(draft, finding, (Kind.HOST, Kind.GAP), "launch")
             return
         nodes = recorded.of_kinds((Kind.HOST,)) & (recorded.step >= 0)
         draft.duration[nodes] = 0.0
@@ -359,7 +362,8 @@ def _recompute(_: Context, finding: Finding) -> Edit | None:
         if len(nodes) and draft.recorded.source == "events":
             draft.no_phase(phase)
         else:
-            draft.shorten((Kind.COMPUTE,), finding.toll_ns or 0, finding.ranks, PHASES.index("backward"))
+            by_ns = dict.fromkeys(finding.ranks, finding.toll_ns or 0)
+            draft.shorten((Kind.COMPUTE,), by_ns, PHASES.index("backward"), "recompute", id(finding))
 
     return Edit("without the second forward", apply, most_ns=finding.toll_ns)
 
@@ -369,9 +373,10 @@ def _less_compute(_: Context, finding: Finding) -> Edit | None:
     if not saving:
         return None
     phase = PHASES.index(finding.where.phase) if finding.where.phase in PHASES else None
+    by_ns = dict.fromkeys(finding.ranks, saving)
     return Edit(
         "each rank computes its part alone",
-        lambda draft, _: draft.shorten((Kind.COMPUTE,), saving, finding.ranks, phase),
+        lambda draft, _: draft.shorten((Kind.COMPUTE,), by_ns, phase, "duplicated", id(finding)),
     )
 
 

@@ -85,10 +85,10 @@ def taken_out(context: Context, gone: Gone) -> Edit:
             draft.no_phase(PHASES.index(gone.phase))
         elif recorded.source == "points":
             phase = None if gone.phase is None else PHASES.index("backward")
-            each = lost_by_step(context, recorded, gone.stall)
-            draft.shorten_each(own, each, phase)
-            for rank, lost_ns in {} if each else _lost_ns(context, gone.stall).items():
-                draft.shorten(own, lost_ns, (rank,), phase)
+            if each := lost_by_step(context, recorded, gone.stall):
+                draft.shorten_each(own, each, phase, gone.stall)
+            else:
+                draft.shorten(own, _lost_ns(context, gone.stall), phase, gone.stall)
 
     missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
     return Edit(gone.label, apply, missing=missing, note=_ESTIMATED if is_estimated else None)
@@ -97,12 +97,17 @@ def taken_out(context: Context, gone: Gone) -> Edit:
 def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[int, int], float]:
     """Return (step, rank) -> what stalls of a kind cost it in that replayed step.
 
-    Empty where the stalls of some of the steps are not on record. What it costs in others tells of no single
-    step, as another rank may lose it in each.
+    Empty if it cost them nothing, or if the stalls of some are not on record. What it costs in others tells
+    of no single step, as another rank may lose it in each.
     """
     rows = context.stalls_in_steps
-    rows = rows[(rows["kind"] == kind) & rows["step"].isin(recorded.steps) & (rows["lost_ns"] > 0)]
-    if set(recorded.steps) - set(rows["step"]):
+    rows = rows[rows["kind"] == kind]
+    told = set(told_steps(context))
+    # A loop's batches are noted in all steps of a live run, traced or not.
+    if kind == "data" and context.ledger.run.source == "live" and rows["before_ns"].notna().any():
+        told.update(context.steps)
+    rows = rows[rows["step"].isin(recorded.steps) & (rows["lost_ns"] > 0)]
+    if not set(recorded.steps) <= told:
         return {}
     lost = rows.groupby(["step", "rank"])["lost_ns"].sum()
     steps, ranks = (lost.index.get_level_values(name).astype(int).tolist() for name in ("step", "rank"))

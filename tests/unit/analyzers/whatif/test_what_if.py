@@ -72,6 +72,18 @@ def test_without_its_slow_rank_a_job_takes_what_it_takes_without(
     assert draft.lasts_ns() == pytest.approx(expected, rel=0.015)
 
 
+def test_of_a_rank_as_fast_as_its_peers_as_much_goes_as_of_them(job: Callable[..., Job]) -> None:
+    made_job = job(strategy="ddp", straggler=3, cause="backward")
+    recorded = made_job.recorded
+    draft = Draft(recorded)
+    draft.ranks_as((3,), alike_ranks(made_job.context).peers)
+    compute = recorded.of_kinds((Kind.COMPUTE,)) & (recorded.step >= 0)
+    was = np.bincount(recorded.graph.rank[compute], draft.duration[compute])
+    draft.shorten((Kind.COMPUTE,), dict.fromkeys(recorded.ranks, MS // 10), None, "duplicated")
+    now = np.bincount(recorded.graph.rank[compute], draft.duration[compute])
+    assert was - now == pytest.approx([len(recorded.steps) * MS // 10] * 4)
+
+
 @pytest.mark.parametrize(("knob", "kind"), [("data_ns", Kind.DATA), ("copy_ns", Kind.COPY)])
 def test_without_a_stall_a_job_takes_what_it_takes_without(
     job: Callable[..., Job], knob: str, kind: Kind

@@ -66,8 +66,7 @@ def _beyond_peers(own: Own, rank: int, has: Floats) -> Floats:
 
 
 def _left(has: Floats, more: Floats, gone: Floats) -> Floats:
-    """Return which share of each kind is left, by point, where `gone` goes: from `more` first, then from
-    all."""
+    """Return which share of each kind is left, by point; `gone` goes from `more` first, then from all."""
     room = more.sum(axis=1)
     taken = more * np.minimum(1.0, gone / np.where(room > 0, room, np.inf))[:, None]
     rest, left = np.maximum(0.0, gone - room), has - taken
