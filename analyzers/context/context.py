@@ -71,7 +71,7 @@ class Context:
     fast transfers are, is looked at in these."""
     timed: tuple[int, ...]
     """Those of `alike` whose times are truest: the ones that all ranks watched, or all where there are none.
-    The bars show these steps, and times are means over them, so that tolls are parts of the bars: a surveyed
+    The bars show these steps, and times are means over them, so that tolls are parts of the bars. A surveyed
     step is slower, and the first one sets things up."""
     surveyed: tuple[int, ...]
     """Those of them that all their ranks surveyed. What rests on operators, fingerprints, copies or idle time

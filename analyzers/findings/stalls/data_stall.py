@@ -28,8 +28,8 @@ LEAST_NS: Final = 2_000_000
 ONCE_NS: Final = 40_000_000
 """What a wait must take to be reported if the rank waits in no other step.
 
-In a shorter one another program may have had the processor, amid a fetch that takes no time itself:
-12 to 18 ms were seen on two cores with ten programs.
+In a shorter one another program may have had the processor, amid a fetch that takes no time itself.
+Ten programs on two cores made it 12 to 18 ms.
 """
 
 LEAST_GAP_SHARE: Final = 0.2
