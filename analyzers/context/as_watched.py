@@ -22,8 +22,8 @@ PLACE: Final = (
 )
 """What collectives of two steps share that are one call of the program; the order tells equal ones apart."""
 
-STEPS: Final = 64
-"""Watched steps that are looked at, the last ones: their mean is as good as that of thousands."""
+MOST_ROWS: Final = 1 << 18
+"""Collectives of watched steps that are looked at: of all of them up to so many, else of the last steps."""
 
 MOST_FACTOR: Final = 2.0
 """Bound on how much longer or shorter compute of a watched step may be than that of a surveyed one."""
@@ -37,7 +37,9 @@ def exposed_as_watched(
     So tolls are parts of the bars, which show watched steps. A call that these do not have keeps its time.
     """
     mine = keep(collectives, collectives["step"].isin(surveyed))
-    of_watched = collectives["step"].isin(sorted(watched)[-STEPS:]) & collectives["exposed_ns"].notna()
+    of_watched = (
+        collectives["step"].isin(_looked_at(collectives, watched)) & collectives["exposed_ns"].notna()
+    )
     frame = keep(collectives, of_watched | collectives.index.isin(mine.index))
     if mine.empty or len(frame) == len(mine):
         return mine
@@ -54,6 +56,13 @@ def exposed_as_watched(
     whole = pd.arrays.IntegerArray(np.rint(np.nan_to_num(times)).astype(np.int64), np.isnan(times))
     priced: pd.DataFrame = mine.assign(exposed_ns=whole)
     return priced
+
+
+def _looked_at(collectives: pd.DataFrame, watched: Sequence[int]) -> list[int]:
+    """Return the watched steps that are looked at, see `MOST_ROWS`; the last one in any case."""
+    counts = collectives["step"].value_counts().reindex(sorted(watched, reverse=True), fill_value=0)
+    fitting = int((counts.cumsum() <= MOST_ROWS).sum())
+    return [int(step) for step in counts.index[: max(1, fitting)]]
 
 
 def computes_as_watched(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.ledger import Finding
-from shardtoll.ledger.records.one_cause import of_late_launches
+from shardtoll.ledger.records.one_cause import OWN_REASONS, of_late_launches
 
 WIDTH: Final = 194
 """Characters of the whole sentence: two lines of 100 columns."""
@@ -78,8 +78,6 @@ IMPERATIVES: Final = frozenset(
         "Write",
     ]
 )
-OWN_REASONS: Final = ("data-stall", "host-sync", "checkpoint-stall", "launch-bound", "transfer-stall")
-"""Kinds that say what one rank does while others wait for it."""
 _POINTS_BACK: Final = frozenset(
     {"it", "its", "them", "their", "this", "these", "that", "there", "both", "other"}
 )
@@ -147,7 +145,7 @@ def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> t
     number = f"finding {place + 1}"
     given = orders(findings, place, purpose)
     if purpose:
-        return (*given, f"{purpose}see {number} ({finding.kind})")
+        return (*given, f"{purpose}see {number} ({finding.kind})", f"{purpose}see {number}")
     return (*given, f"start with {number} ({finding.kind})", f"see {number}")
 
 

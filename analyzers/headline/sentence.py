@@ -119,12 +119,12 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
 
 
 def joined(base: str, more: Sequence[str], width: int) -> str:
-    """Return the sentence with the parts that two lines hold: details, after commas, go first."""
+    """Return the sentence with the parts that two lines hold: details, after commas, go first, the last one
+    before others."""
     parts = [part for part in more if part]
-    if len(base) + sum(map(len, parts)) > width:
-        parts = [part for part in parts if part.startswith(";")]
     while parts and len(base) + sum(map(len, parts)) > width:
-        parts.pop()
+        details = [place for place, part in enumerate(parts) if not part.startswith(";")]
+        parts.pop(details[-1] if details else -1)
     return base + "".join(parts)
 
 
@@ -412,7 +412,7 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         blamed = f"R{who[1:]}{also}: {why}; the network is not at fault"
         return Said(blamed, (f"; {brief}", *more), place)
     rows = waits(context)
-    culprits = slept or (named(rows) if not rows.empty else [])
+    culprits = slept or (named(context, rows) if not rows.empty else [])
     if not culprits:
         head = f"Ranks take turns in being late, not the network: {brief}"
         return Said(head, more, first_of(findings, LATE))
@@ -493,7 +493,7 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str, findings: Sequ
         rows = waits(context)
         rows = keep(rows, rows["at_least"])
         waited = float(rows["waited_ns"].sum()) >= TELLING * float(frame["exposed_ns"].sum())
-        culprits = named(rows) if waited else []
+        culprits = named(context, rows) if waited else []
         if culprits:
             often, _, most = last_in(context, rows, culprits[0])
             return Said(

@@ -3,7 +3,8 @@
 A figure of a finding is a rank's mean over the steps that can tell (see `Context`), on the rank where
 that is largest: so it is never more than the same rank's row in the table of those steps. A step in which
 the rows do not occur counts as zero. A rank's step whose rows include an unknown value has an unknown sum
-and is left out of that rank's mean. Where nothing is known at all the figure is NA.
+and is left out of that rank's mean. Where nothing is known at all the figure is NA. Times may be of other
+steps than counts and bytes.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ def tally(
 
     `frame` must have `step` and `rank`, every step in `steps`; `values` are whole-number columns.
     `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`. `times_in`: those of
-    `steps` that times, the columns `*_ns`, are means over, if the group's rows in them know it; empty: all.
+    `steps` that times, the columns `*_ns`, are means over, unless the group's rows there do not know them.
+    A group without rows there costs nothing there. Empty: all steps.
     """
     number_of, first = codes(frame, columns)
     if "library" in frame:
@@ -215,7 +217,7 @@ def _replace_times(
     steps: Sequence[int],
     over_ranks: Literal["max", "mean"],
 ) -> None:
-    """Replace these figures by those of some steps, for the groups whose rows in them know it."""
+    """Replace these figures by those of some steps, unless the group's rows there do not know them."""
     there = frame["step"].isin(steps).to_numpy(dtype=bool)
     rows = frame.loc[there, ["step", "rank", *names]]
     of = _Steps.of(number_of[there], rows)
@@ -223,8 +225,10 @@ def _replace_times(
     for name in names:
         has_value = ~rows[name].isna().to_numpy(dtype=bool)
         values = rows[name].to_numpy(dtype=np.int64, na_value=0)
-        for group, value in zip(groups, _figure(of, values, has_value, len(steps), over_ranks), strict=True):
-            figures[name][group] = figures[name][group] if value is None else value
+        there_ns = dict(zip(groups, _figure(of, values, has_value, len(steps), over_ranks), strict=True))
+        for group, anywhere_ns in enumerate(figures[name]):
+            value = there_ns.get(group, None if anywhere_ns is None else 0)
+            figures[name][group] = anywhere_ns if value is None else value
 
 
 def _with_one_library(library: pd.Series[Any], number_of: Codes, first: pd.DataFrame) -> pd.DataFrame:

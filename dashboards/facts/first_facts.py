@@ -80,6 +80,8 @@ def waited_for(report: Report) -> tuple[int, ...]:
         for finding in (row.finding for row in worth_showing(report))
         if finding.kind == "straggler"
         and len(finding.ranks) == 1
+        # Of ranks that take turns one may be left alone: then nothing is known to be saved.
+        and (finding.severity != "info" or finding.saving_ns is not None)
         and (finding.severity != "info" or (finding.toll_ns or 0) >= LEAST_LATE * longest)
     ]
     return tuple(dict.fromkeys(late))[:RANKS]
@@ -196,7 +198,9 @@ def figure_names(finding: Finding) -> list[tuple[str, ...]]:
 def _known(finding: Finding) -> tuple[str, ...]:
     if finding.toll_ns is None:
         return ()
-    return tuple(name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None)
+    known = [name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None]
+    # Nothing has to be sent at all: a floor of 0 looks like a fault.
+    return tuple(name for name in known if name != "floor" or finding.floor_ns)
 
 
 def saved_with(report: Report, number: int) -> int | None:

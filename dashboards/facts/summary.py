@@ -99,7 +99,7 @@ def base_of_tolls(report: Report) -> str:
     times = rank_times(report)
     if not surveyed_count(report) or not times or all(time.watched_ns is None for time in times):
         return ""
-    return "; times are means over the watched steps, counts and bytes over all"
+    return "; times are means over the watched steps if these tell them, counts and bytes over all"
 
 
 def base_of_traffic(report: Report) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from shardtoll.dashboards.facts.first_rows import largest_toll
 from shardtoll.ledger import Report
-from shardtoll.ledger.records.one_cause import of_late_launches
+from shardtoll.ledger.records.one_cause import of_late_launches, of_own_reason
 from shardtoll.ledger.words import human
 
 _MOST_LINES: Final = 2
@@ -42,17 +42,21 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
 
 
 def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
-    """Return a sentence for each line of the user's code that several of the findings shown name."""
-    numbers: dict[str, list[int]] = {}
+    """Return a sentence for each line of the user's code that several findings shown of one kind name.
+
+    Only of communication: of batches, or of what an optimizer repeats, the fixes have nothing in common.
+    """
+    numbers: dict[tuple[str, str], list[int]] = {}
     for number in sorted(shown):
-        source = report.findings[number - 1].where.source
-        if source:
+        finding = report.findings[number - 1]
+        source = finding.where.source
+        if source and finding.family == "communication":
             # The function is left out: code outside of one has none.
-            numbers.setdefault(source.partition(" (")[0], []).append(number)
+            numbers.setdefault((source.partition(" (")[0], finding.kind), []).append(number)
     return [
         f"Findings {_listed(several)} are of one line, {PurePath(line).name}: one change may fix "
         f"{'both' if len(several) == 2 else 'all'}."
-        for line, several in numbers.items()
+        for (line, _), several in numbers.items()
         if len(several) > 1
     ]
 
@@ -84,6 +88,20 @@ def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     ]
 
 
+def from_own_reason(report: Report, shown: Collection[int]) -> list[str]:
+    """Return a sentence if a rank is late by what another finding says of it alone, as its checkpoints."""
+    numbers = sorted(shown)
+    pair = of_own_reason([report.findings[each - 1] for each in numbers])
+    if pair is None:
+        return []
+    own, late = (numbers[place] for place in pair)
+    (rank,) = report.findings[late - 1].ranks
+    return [
+        f"Findings {_listed(sorted((own, late)))} have one cause: rank {rank} is late by its "
+        f"{report.findings[own - 1].kind}. Fix finding {own}."
+    ]
+
+
 def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     """Return a sentence if the finding with the largest toll is shown below one with a smaller toll."""
     largest = largest_toll(report.findings)
@@ -97,10 +115,12 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     if finding.saving_ns is not None and finding.saving_ns < most:
         why = f"but its fix saves at most {human.duration(finding.saving_ns)}" if finding.saving_ns else ""
         why = why or "but its fix alone saves nothing"
-    elif finding.kind == "straggler" and len(finding.ranks) > 1:
+    elif finding.kind == "straggler":
+        if len(finding.ranks) == 1:
+            return []
         why = "but no single rank causes it"
     elif finding.severity == "info":
-        why = "but may be by design: it is an info"
+        why = "but the job may need it: it is an info"
     elif any(each.severity == "error" for each in above):
         why = "but errors come first"
     else:
@@ -117,7 +137,8 @@ def on_the_bill(report: Report) -> list[str]:
 def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
     """Return what must be known before figures of the findings shown are added, or all their fixes made."""
     linked = [*of_one_parameter(report, shown), *of_largest_toll(report, shown), *overlaps(report, shown)]
-    linked += [*from_late_launches(report, shown), *of_one_line(report, shown)]
+    linked += [*from_late_launches(report, shown), *from_own_reason(report, shown)]
+    linked += of_one_line(report, shown)
     return linked[:_MOST_LINES]
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from shardtoll.ledger.records.finding import Finding
+
+OWN_REASONS: Final = ("data-stall", "host-sync", "checkpoint-stall", "launch-bound", "transfer-stall")
+"""Kinds of findings of one rank that make it late."""
+MOST_OF_IT: Final = 0.5
+"""Part of the waiting for a rank that its own reason must cost."""
 
 
 def of_late_launches(findings: Sequence[Finding]) -> list[int]:
@@ -15,3 +21,18 @@ def of_late_launches(findings: Sequence[Finding]) -> list[int]:
     bound = [place for place, finding in enumerate(findings) if finding.kind == "launch-bound"]
     late = [place for place, finding in enumerate(findings) if finding.figure("late_launches_ns") is not None]
     return sorted([*bound, *late]) if bound and late else []
+
+
+def of_own_reason(findings: Sequence[Finding]) -> tuple[int, int] | None:
+    """Return the places of a late rank's own reason and of its lateness; None if no rank has both.
+
+    The reason is a finding of that rank alone, and costs most of what others wait for it.
+    """
+    for late, finding in enumerate(findings):
+        if finding.kind != "straggler" or len(finding.ranks) != 1 or not finding.toll_ns:
+            continue
+        for own, reason in enumerate(findings):
+            alone = reason.kind in OWN_REASONS and reason.ranks == finding.ranks
+            if alone and (reason.toll_ns or 0) >= MOST_OF_IT * finding.toll_ns:
+                return own, late
+    return None

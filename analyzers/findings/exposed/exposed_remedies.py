@@ -110,9 +110,8 @@ _ADVICE: Final = (
             style,
             "all_reduce",
             None,
-            "Keep the dimension inside a node, as the next operator needs this result. Use sequence "
-            "parallelism: its halves (reduce_scatter, all_gather) can be pipelined with the neighbouring "
-            "matmuls.",
+            "Use sequence parallelism, as the next operator needs this result: its halves (reduce_scatter, "
+            "all_gather) can be pipelined with the neighbouring matmuls. Keep the dimension inside a node.",
             'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel()})',
         )
         for style in _TENSOR_PARALLEL
@@ -122,8 +121,8 @@ _ADVICE: Final = (
             style,
             None,
             None,
-            "Keep the dimension inside a node: the next matmul needs this result, so overlap is hard. "
-            "Compiled, symmetric memory pipelines an all_gather or a reduce_scatter with its matmul.",
+            "Pipeline an all_gather or a reduce_scatter with its matmul by symmetric memory, compiled: "
+            "else overlap is hard, as the matmul needs the result. Keep the dimension inside a node.",
             "from torch.distributed._symmetric_memory import enable_symm_mem_for_group\n\n"
             "torch._inductor.config._micro_pipeline_tp = True  # on one node's GPUs, with torch.compile\n"
             'enable_symm_mem_for_group(mesh["tp"].get_group().group_name)',

@@ -102,10 +102,8 @@ def find(context: Context) -> list[Finding]:
     rows = pairs(context)
     if rows.empty:
         return []
-    result = tally(
-        rows, ("after", "op", "net"), ("hidden_ns", "message_bytes"), context.steps, times_in=context.timed
-    )
-    shares = [context.share(line.figures["hidden_ns"], context.timed) or 0.0 for line in result.lines]
+    result = tally(rows, ("after", "op", "net"), ("hidden_ns", "message_bytes"), context.steps)
+    shares = [context.share(line.figures["hidden_ns"], context.steps) or 0.0 for line in result.lines]
     return [
         _finding(line, share, Rows.of(collectives=result.places(line)))
         for line, share in zip(result.lines, shares, strict=True)

@@ -27,9 +27,14 @@ MOST_OF_IT: Final = 0.5
 would be if ranks took turns. With two ranks each is last half the time."""
 
 
-def named(rows: pd.DataFrame) -> list[int]:
-    """Return the ranks that are late by habit, not by turns; `rows` as `lateness.waits` gives them."""
-    once = late_to(rows)
+def named(context: Context, rows: pd.DataFrame) -> list[int]:
+    """Return the ranks that are late by habit, not by turns; `rows` as `lateness.waits` gives them.
+
+    In the steps that the bars show, if anybody waits in them: what another rank does in surveyed steps alone,
+    as to set things up, costs nothing there.
+    """
+    shown = keep(rows, rows["step"].isin(context.timed))
+    once = late_to(shown if shown["waited_ns"].sum() > 0 else rows)
     once = keep(once, once["late_ns"] >= LEAST_LATE_NS)
     by_rank = once.groupby("late_rank")["waited_ns"].sum()
     if by_rank.sum() <= 0:
@@ -70,7 +75,7 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     caused = caused_ns(context).reindex(rows.index, fill_value=0).to_numpy(dtype=np.int64)
     rows = rows.assign(waited_ns=np.maximum(rows["waited_ns"].to_numpy(dtype=np.int64) - caused, 0))
     rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)
-    culprits = named(rows)
+    culprits = named(context, rows)
     of_culprits = rows["late_rank"].isin(culprits) & (rows["late_ns"] >= LEAST_LATE_NS)
     parts = [(rank, keep(rows, of_culprits & (rows["late_rank"] == rank))) for rank in culprits]
     for rank, part in (*parts, (None, keep(rows, ~of_culprits))):

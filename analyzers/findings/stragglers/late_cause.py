@@ -77,20 +77,21 @@ def _as_timed(context: Context, late: pd.DataFrame) -> float:
     """Return how long others wait for the rank per step that the bars show, over that in steps that tell why.
 
     Surveyed steps tell it, and the first of them sets things up: what makes a rank late there may be longer
-    than a whole watched step. 1 if some tell both, or others wait in one kind of them only.
+    than a whole watched step. 1 if some tell both, or others wait in one kind of them only. Never more: if
+    they wait for a reason that is not on record, the known one is no longer for it.
     """
 
     def waited(steps: Collection[int]) -> float:
         each = keep(late, late["step"].isin(steps)).groupby("rank")["waited_ns"].sum()
         return float(each.max()) / len(steps) if len(each) else 0.0
 
-    shown, telling = context.timed, told_steps(context)
+    shown, telling = context.timed, set(told_steps(context)) & set(context.alike)
     if not set(shown).isdisjoint(telling):
         return 1.0
     per_shown, per_telling = waited(shown), waited(telling)
-    return per_shown / per_telling if per_shown > 0 and per_telling > 0 else 1.0
+    return min(1.0, per_shown / per_telling) if per_shown > 0 and per_telling > 0 else 1.0
 
 
 def uncertain(context: Context, late: pd.DataFrame) -> bool:
     """Whether the waiting may only show that ranks began to record at different moments."""
-    return at_the_start(late) and cause_of(context, late).part in (None, "began_ns")
+    return at_the_start(late, context.timed) and cause_of(context, late).part in (None, "began_ns")

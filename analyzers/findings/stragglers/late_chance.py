@@ -80,8 +80,9 @@ def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
 
 
 def _slept(context: Context, late: pd.DataFrame, rank: int) -> bool:
-    waited = late.groupby("rank")["waited_ns"].sum()
-    return not waited.empty and slept_late(context, rank, float(waited.max()) / len(context.alike))
+    shown = keep(late, late["step"].isin(context.timed))
+    waited = shown.groupby("rank")["waited_ns"].sum()
+    return not waited.empty and slept_late(context, rank, float(waited.max()) / len(context.timed))
 
 
 def _by_its_own_steps(context: Context, late: pd.DataFrame, rank: int) -> bool:

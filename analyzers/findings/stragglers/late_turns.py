@@ -75,8 +75,8 @@ def _advice(context: Context) -> Remedy:
         )
     if _work_is_equal(context):
         return Remedy(
-            "Look for noise on the hosts: other processes, garbage collection, checkpoints. All ranks do the "
-            "same work in each surveyed step, so their batches are not the cause.",
+            "Look for noise on the hosts: other processes, garbage collection, checkpoints. All ranks have "
+            "equal FLOPs in each surveyed step, so the sizes of their batches are hardly the cause.",
             _SAME_STEP,
         )
     return Remedy(

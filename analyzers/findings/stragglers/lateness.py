@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
@@ -116,12 +117,13 @@ def host_computes(context: Context) -> bool:
     return context.on_cpu
 
 
-def at_the_start(rows: pd.DataFrame) -> bool:
-    """Whether most of the waiting is in the first collective of its group on record.
+def at_the_start(rows: pd.DataFrame, steps: Collection[int]) -> bool:
+    """Whether most of the waiting in these steps is in the first collective of its group on record.
 
     There ranks may only have begun to record at different moments.
     """
     once = late_to(rows).sort_values("arrival_ns", kind="stable")
+    once = once.assign(waited_ns=once["waited_ns"].where(once["step"].isin(steps), 0))
     first = once.groupby("group_id", dropna=False)["waited_ns"].first().sum()
     return bool(first > once["waited_ns"].sum() / 2)
 

@@ -41,6 +41,9 @@ def own_cause(context: Context, origin: Origin) -> OwnCause:
         return OwnCause(None, {})
     each = {name: round(float(more[name].mean())) for name in PARTS}
     first = max(each, key=lambda name: each[name])
+    if set(context.timed).isdisjoint(context.surveyed) and 0 < origin.excess_ns < each[first]:
+        # Surveyed steps tell the parts, and the first of them sets things up.
+        each = {name: round(more_ns * origin.excess_ns / each[first]) for name, more_ns in each.items()}
     return OwnCause(first if each[first] > 0 else None, each)
 
 

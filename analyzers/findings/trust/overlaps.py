@@ -74,11 +74,16 @@ def _exposed_ns(context: Context, sets: Sequence[Ints], without_waits: bool) -> 
     """Return how long these collectives are exposed per step on the worst rank; None if some are unknown.
 
     Of the steps in which each set has rows: a finding that rests on surveyed steps alone gets no cheaper by
-    the watched steps of another. `without_waits`: without what `straggler` bills of them.
+    the watched steps of another. As tolls are: of the timed ones among them if there are any, else for as
+    long as in those. `without_waits`: without what `straggler` bills of them.
     """
     numbers = context.collectives["step"]
     steps = set.intersection(*(set(numbers.iloc[rows].dropna().unique()) for rows in sets))
     frame = context.collectives.iloc[np.unique(np.concatenate(sets))][["step", "rank", "exposed_ns"]]
+    if not steps.isdisjoint(context.timed):
+        steps &= set(context.timed)
+    elif steps <= set(context.surveyed):
+        frame = frame.assign(exposed_ns=context.in_surveyed["exposed_ns"].reindex(frame.index))
     if without_waits:
         billed = late_bills.billed_ns(context).reindex(frame.index).fillna(0)
         frame = frame.assign(exposed_ns=(frame["exposed_ns"] - billed.astype("Int64")).clip(lower=0))

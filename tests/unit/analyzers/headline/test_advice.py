@@ -65,13 +65,13 @@ def test_the_sentence_names_the_finding_that_it_blames_and_one_with_a_saving():
     assert said("Stages wait", [BUBBLE, late], None) == "Stages wait"
 
 
-def test_with_little_room_no_number_of_another_kind_stands_alone():
+def test_with_little_room_no_number_of_another_kind_stands_without_a_purpose():
     text = "Stages wait " + "x" * (WIDTH - 49)
     late = made("launch-bound", 9)
     assert said(text, [BUBBLE, late], 0) == f"{text}; see finding 1 (pipeline-bubble)"
-    # Without room for the kind there is no pointer to a finding of another kind.
-    assert said(text, [late], 0, "to send less, ") == text
-    assert room(ends([late], 0, "to send less, ")) == len("to send less, see finding 1 (launch-bound)") + 3
+    # The purpose says what a finding of another kind is for, so its number may stand without the kind.
+    assert said(text, [late], 0, "to send less, ") == f"{text}; to send less, see finding 1"
+    assert room(ends([late], 0, "to send less, ")) == len("to send less, see finding 1") + 3
 
 
 def test_of_several_causes_the_one_whose_fix_saves_most_is_named():

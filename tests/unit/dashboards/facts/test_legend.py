@@ -35,11 +35,12 @@ def of(*findings: Finding) -> Report:
     ("width", "words"),
     [
         (100, f"{COST} on the worst rank · floor: least transfer time · saving: the fix's gain at most"),
-        (80, f"{COST} · floor: least transfer time · saving: fix's gain at most"),
+        (95, f"{COST}, worst rank · floor: least transfer time · saving: fix's gain at most"),
+        (80, f"{COST} on the worst rank · saving: what the fix gains at most"),
     ],
 )
 def test_every_figure_shown_is_explained_within_the_screen(width: int, words: str):
-    report = of(*(cost("latency-bound", 1, 0) for _ in range(9)))
+    report = of(*(cost("latency-bound", 2, 1) for _ in range(9)))
     text = shown(report, width)
     assert words in text.splitlines()
     assert len(text.splitlines()) <= LINES
@@ -107,8 +108,8 @@ def test_a_larger_toll_below_a_smaller_one_is_explained():
 
 
 def test_the_words_by_the_bars_are_explained_where_they_stand():
-    said = "surveyed step: recorded whole · watched step: collectives only · "
-    said += "unattributed: recording, or in no record"
+    # The bars of watched steps leave the recording out.
+    said = "surveyed step: recorded whole · watched step: collectives only · unattributed: in no record"
     narrow = "surveyed: recorded whole · watched: collectives only · unattributed: no record"
     report = divided()
     drawn = (0, UNATTRIBUTED)

@@ -189,7 +189,7 @@ def test_terminal_where_nothing_was_surveyed(width: int, capsys: pytest.CaptureF
 
 
 def test_the_base_of_tolls_and_exposed_times_stands_beside_them():
-    said = "; times are means over the watched steps, counts and bytes over all"
+    said = "; times are means over the watched steps if these tell them, counts and bytes over all"
     assert summary.base_of_tolls(mixed()) == said
     assert summary.base_of_traffic(mixed()) == "; times are those of watched steps"
     for one in (of(SURVEYED), watched(), sample_reports.report()):

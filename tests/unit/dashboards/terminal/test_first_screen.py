@@ -261,6 +261,22 @@ def test_a_sentence_under_a_finding_is_wrapped_and_never_cut():
         assert len(lines) <= LINES
 
 
+def test_a_late_rank_and_its_own_reason_are_of_one_cause():
+    saves = Finding("checkpoint-stall", "warning", "t", 28_000_000, None, None, None, 1, (0,), Where())
+    late = replace(saves, kind="straggler", severity="info", toll_ns=34_000_000)
+    report = replace(sample_reports.report(), findings=(saves, late))
+    said = "Findings 1 and 2 have one cause: rank 0 is late by its checkpoint-stall. Fix finding 1."
+    assert said in together.on_one_screen(report, [1, 2])
+    # Of another rank, of too little, or of all ranks it is no reason for that lateness.
+    for other in (
+        replace(saves, ranks=(1,)),
+        replace(saves, toll_ns=9_000_000),
+        replace(saves, ranks=(0, 1)),
+    ):
+        linked = together.on_one_screen(replace(report, findings=(other, late)), [1, 2])
+        assert not [line for line in linked if "one cause" in line]
+
+
 def test_errors_of_one_parameter_are_said_to_have_one_cause():
     kinds = (
         ("unsynced-parameter", "a.weight"),

@@ -9,11 +9,12 @@ import pytest
 
 from shardtoll.analyzers import ANALYSES, run
 from shardtoll.analyzers.context.context import make_context
-from shardtoll.analyzers.findings.needless import latency_bound
+from shardtoll.analyzers.findings.needless import implicit_redistribute, latency_bound
 from shardtoll.analyzers.findings.needless.redundant_collective import repeats
 from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
 from shardtoll.analyzers.findings.stragglers import late_bills
 from shardtoll.analyzers.findings.stragglers.lateness import waits
+from shardtoll.analyzers.findings.trust.overlaps import overlaps
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.ledger import Count, Leadup, Stall
@@ -169,6 +170,22 @@ def test_bytes_that_collectives_alone_tell_are_means_over_all_steps_and_times_ov
     assert found.bytes == 1000 + 1000 * len(SURVEYED) // STEPS
 
 
+def test_what_watched_steps_do_not_have_has_no_toll():
+    rows = [row for row in each_step(seq=lambda n: n, implicit=True, exposed_ns=40 * MS) if row.step == 0]
+    found = only(running("implicit-redistribute")(ledger(rows, steps=steps())), "implicit-redistribute")
+    assert (found.toll_ns, found.count) == (0, 1)
+
+
+@pytest.mark.parametrize("of_survey_ms", [2, 30])
+def test_findings_overlap_by_what_they_cost_in_watched_steps(of_survey_ms):
+    exposed = {"exposed_ns": lambda n: (of_survey_ms if level_of(n) == "survey" else 2) * MS}
+    job = ledger(each_step(seq=lambda n: n, implicit=True, **exposed), steps=steps())
+    context = make_context(job, MEASURED)
+    (found,) = implicit_redistribute.find(context)
+    (overlap,) = overlaps(context, [found, replace(found, kind="below-roofline")])
+    assert (overlap.findings, overlap.most_ns) == ((1, 2), 2 * MS)
+
+
 @pytest.mark.parametrize(
     ("kinds", "given"),
     [
@@ -307,6 +324,34 @@ class TestStraggler:
         ]
         found = self.late(steps=given, late=late.__getitem__)
         assert "it spends 4.00 ms longer computing" in found.title
+        # Watched steps wait ten times as long: the reason for that is not on record, and this one no longer.
+        late = {number: 40 if level_of(number) == "watch" else 4 for number in range(STEPS)}
+        longer = self.late(steps=given, late=late.__getitem__)
+        assert "the others wait 40.0 ms per step" in longer.title
+        assert "it spends 40.0 ms longer computing" in longer.title
+
+    def test_waiting_in_the_first_step_is_no_late_start_if_the_bars_do_not_show_it(self):
+        # The first step is a surveyed one, and most of all waiting is there; watched ones wait alike.
+        found = self.late(steps=steps(), late=lambda number: 48 if number == 0 else 1)
+        assert found.toll_ns == MS
+        assert "began recording later" not in found.title
+
+    def test_who_is_late_in_watched_steps_is_named_whoever_is_in_surveyed_ones(self):
+        rows = []
+        for number in range(STEPS):
+            culprit, late = (1, 45) if level_of(number) == "survey" else (0, 8)
+            for rank in range(4):
+                span = (1 + (0 if rank == culprit else late)) * MS
+                start = number * EVERY + 50 * MS - span
+                times = {"issue_ns": start, "start_ns": start, "duration_ns": span, "exposed_ns": span}
+                rows.append(collective(step=number, rank=rank, seq=number, group_size=4, **times))
+        # So many surveyed steps that their waiting is most of all.
+        few = [row for row in rows if row.step in (*SURVEYED, 3, 4, 5, 6)]
+        given = [row for row in steps(ranks=range(4)) if row.step in (*SURVEYED, 3, 4, 5, 6)]
+        report = run(ledger(few, run=run_of(4), steps=given))
+        found = next(each for each in report.findings if each.kind == "straggler")
+        assert (found.ranks, found.toll_ns) == ((0,), 8 * MS)
+        assert (report.headline or "").startswith("Rank 0 is late")
 
     def test_waiting_is_over_watched_steps_and_its_cause_over_surveyed_ones(self):
         given = [

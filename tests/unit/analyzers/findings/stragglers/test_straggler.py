@@ -446,8 +446,25 @@ def test_a_rank_that_sleeps_while_others_wait_is_late_though_ranks_share_cores()
 def test_surveyed_steps_do_not_tell_sleep_and_do_not_speak_against_it():
     # In a run of few steps many are surveyed.
     report = with_sleep(20, 20, 20, 20, 20, 20, 20, surveyed=3)
-    assert [each.ranks for each in report.findings if each.kind == "straggler"] == [(2,)]
+    (found,) = [each for each in report.findings if each.kind == "straggler"]
+    assert (found.ranks, found.severity) == ((2,), "warning")
     assert "straggler" not in {each.kind for each in with_sleep(20, 20, 20, 20, 20, surveyed=3).findings}
+
+
+def test_longer_waiting_in_surveyed_steps_asks_for_no_more_sleep_in_watched_ones():
+    rows, steps = [], []
+    for number in range(7):
+        made, _ = job([2] * 10, late=8 * MS if number < 3 else 3 * MS)
+        rows += [replace(row, step=number) for row in made]
+        slept = [(80 + (20 if rank == 2 else 0)) * MS for rank in range(RANKS)]
+        level = {"level": "survey" if number < 3 else "watch"}
+        steps += [
+            step(number, rank, asleep_ns=None if number < 3 else asleep, **level)
+            for rank, asleep in enumerate(slept)
+        ]
+    report = reported(rows, run=run_of(RANKS, cores=2), steps=steps)
+    (found,) = [each for each in report.findings if each.kind == "straggler"]
+    assert found.severity == "warning"
 
 
 @pytest.mark.parametrize("more_ms", [(9, 9, 9, 9), (20, 20, 0, 0), (0,), (20,), (20, 20), (-20, 20, 20, -20)])
