@@ -26,9 +26,9 @@ LEAST_NS: Final = 2_000_000
 """What waiting in the training's own thread must take: collating a batch there takes some time by itself."""
 
 ONCE_NS: Final = 40_000_000
-"""What a wait must take to be reported if the rank waits in no other step.
+"""Least length of a wait that is reported if the rank waits in no other step.
 
-In a shorter one another program may have had the processor, amid a fetch that takes no time itself.
+In a shorter one another program may have had the processor, during a fetch that takes no time itself.
 Ten programs on two cores made it 12 to 18 ms.
 """
 
@@ -37,7 +37,7 @@ LEAST_GAP_NS: Final = 10_000_000
 """The same for time between steps of which nothing is known but that it passed."""
 
 SHOWN: Final = 8
-"""Ranks whose waiting is told one by one."""
+"""Ranks whose waiting is shown one by one."""
 
 CODE = (
     "loader = DataLoader(dataset, batch_size=batch_size, num_workers=8, pin_memory=True,\n"
