@@ -122,7 +122,7 @@ def _base(ranks: int, strategy: str) -> dict[str, Any]:
 
 
 def planted(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row a strategy and cause, and for pairs of causes of DDP."""
+    """Yield one row per strategy and cause, and for pairs of causes of DDP."""
     for strategy in strategies:
         base = _base(ranks, strategy)
         after = _step(base, None)
@@ -163,7 +163,7 @@ FINDINGS: Final = {
 
 
 def asked(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row a strategy and cause: the step after the fixes that a user asks for."""
+    """Yield one row per strategy and cause: the step after the fixes that a user asks for."""
     for strategy in strategies:
         base = _base(ranks, strategy)
         after_ns = _step(base, None)
@@ -172,7 +172,7 @@ def asked(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def pairs(ranks: int, strategies: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row a strategy and two causes at once: the step after the fixes that a user asks for."""
+    """Yield one row per strategy and two causes at once: the step after the fixes that a user asks for."""
     for strategy in strategies:
         base = _base(ranks, strategy)
         after_ns = _step(base, None)

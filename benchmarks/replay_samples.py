@@ -71,7 +71,7 @@ def strategy(name: str, variant: str, level: Any, steps: int, out: str) -> None:
 
 
 def strategies(every: bool, level: str, steps: int) -> Iterator[dict[str, Any]]:
-    """Yield one row a strategy, of its first variant or of every one."""
+    """Yield one row per strategy, of its first variant or of every one."""
     for name, ranks in STRATEGIES.items():
         variants = list(import_module(f"shardtoll.samples.strategies.{name}").VARIANTS)
         for variant in variants if every else variants[:1]:

@@ -1,4 +1,4 @@
-"""What the strategies' tests have shown, one row a strategy; `docs/coverage.md` is made from it.
+"""What the strategies' tests have shown, one row per strategy; `docs/coverage.md` is made from it.
 
 A test that has held a run to its closed form says so here, cell by cell. What it says is compared with the
 file it was said to last time; under `--renew-golden` it is written there instead. A cell is `yes`, or the

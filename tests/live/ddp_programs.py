@@ -37,7 +37,7 @@ def trained(
     before: Callable[[int], object] | None = None,
     steps: int = STEPS,
 ) -> Report | None:
-    """Audit a plain training loop; of findings the reads of values alone are told."""
+    """Audit a plain training loop; only host-sync findings are reported."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with audit(model, level=level) as session:
         for number in range(steps):

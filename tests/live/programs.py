@@ -143,7 +143,7 @@ def killed_in_step(out: str, victim: int, fatal_step: int) -> dict[str, Any] | N
     left_s = time.monotonic() - started
     if rank != 0:
         return {"left_s": left_s}
-    report = report_of(session, "incomplete-input")
+    report = session.report()
     assert report is not None
     return {"left_s": left_s, "titles": [f"{f.kind}: {f.title}" for f in report.findings]}
 
@@ -198,7 +198,7 @@ def failing_capture() -> dict[str, Any]:
                 losses.append(train_step(model, batch(), optimizer))
     Recorder.issued = original  # type: ignore[method-assign]
     seen.removeHandler(handler)
-    report = report_of(session, "incomplete-input")
+    report = session.report()
     if report is None:
         return {"losses": losses, "lines": lines}
     return {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tarfile
@@ -66,15 +68,66 @@ def test_every_part_of_the_plan_runs_on_the_cpu_and_its_checks_hold(tmp_path):
     assert len(list(tmp_path.glob("*.log"))) == 0
 
 
+ALONE = """
+import os, sys, traceback
+import torch
+
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        # Each in a copy of its own, so that what another part has imported is not there.
+        try:
+            __import__(f"gpu.{name}")
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"gpu.{name} cannot be imported by itself")
+"""
+
+
+@pytest.mark.live
 def test_parts_import_what_they_use():
     names = "card_tests", "audited", "overhead", "tables", "models", "traces", "foreseen"
     paths = os.pathsep.join(str(ROOT / folder) for folder in (".typing", "benchmarks", ""))
     subprocess.run(
-        [sys.executable, "-c", "\n".join(f"import gpu.{name}" for name in names)],
+        [sys.executable, "-c", ALONE, *names],
         env={**os.environ, "PYTHONPATH": paths},
         cwd=ROOT,
         check=True,
+        timeout=120,
     )
+
+
+LEAVES_ONE = """
+import os, time
+child = os.fork()
+if child:
+    print(child, flush=True)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+def test_ranks_that_a_part_leaves_behind_end_with_it(monkeypatch):
+    monkeypatch.syspath_prepend(PLAN.parent)
+    import run as plan
+
+    part = subprocess.Popen(
+        [sys.executable, "-IS", "-c", LEAVES_ONE], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert part.stdout is not None
+    left = int(part.stdout.readline())
+    assert part.wait(60) == 0
+    os.kill(left, 0)
+    plan._end(part)
+    # Its output ends with the last process that holds it.
+    with part.stdout:
+        ended = bool(select.select([part.stdout], [], [], 30)[0])
+    if not ended:
+        os.kill(left, signal.SIGKILL)
+    assert ended
 
 
 def test_a_part_that_comes_too_late_leaves_what_it_had_and_is_no_success(tmp_path):

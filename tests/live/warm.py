@@ -3,7 +3,8 @@
 `python()` is the path of a program that takes what `python` takes: `-u`, then `-m module`, `-c program` or a
 script, and their arguments. It hands its arguments, environment, folder and standard streams to the server,
 which forks; what runs then is a whole interpreter, ended as any other. Signals are passed on, and the exit
-code comes back. `sys.executable` in there is that program again, so ranks of torch's launcher are forked too.
+code comes back. What it leaves behind in its own group of processes ends with it: the caller's `killpg` would
+not reach that. `sys.executable` in there is that program again, so ranks of torch's launcher are forked too.
 
 For tests of what a command does, not of how it starts: torch is imported already, with one thread for its
 operators.
@@ -137,6 +138,9 @@ def serve(path: str, client: str) -> Callable[[], None]:
             if file in children:
                 child, link = children.pop(file)
                 os.close(file)
+                # Nobody else knows the group of what it has left behind. Before it is reaped: while it is in
+                # the table of processes, its number is no other's.
+                _kill_group(child)
                 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 with link, contextlib.suppress(OSError):
                     link.sendall(f"{code}\n".encode())
@@ -144,27 +148,33 @@ def serve(path: str, client: str) -> Callable[[], None]:
         for file in readable:
             if file in clients:
                 # The client was killed: what the child has started goes with it.
-                os.killpg(clients[file], signal.SIGKILL)
+                _kill_group(clients[file])
         if listener in readable:
             link, _ = listener.accept()
             request, streams = _received(link)
             assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: forking is not safe any more"
             child = os.fork()
             if child == 0:
+                # In both, as shells do: whichever runs first, what it starts is in no group of the server's.
+                os.setpgid(0, 0)
                 _die_with_parent(mine)
                 for other in (listener, link, *clients):
                     other.close()
                 for file in children:
                     os.close(file)
                 return _become(request, streams, client)
-            # Its own group, before anybody may want to end it; a session of its own has one.
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.setpgid(child, child)
             for stream in streams:
                 os.close(stream)
             children[os.pidfd_open(child)] = (child, link)
             with contextlib.suppress(OSError):
                 link.sendall(f"{child}\n".encode())
+
+
+def _kill_group(child: int) -> None:
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
 
 
 def _received(link: socket.socket) -> tuple[Any, list[int]]:

@@ -75,6 +75,23 @@ def test_a_stall_in_one_step_of_four_is_its_mean() -> None:
     assert finding.toll_ns == 10 * MS
 
 
+def test_a_fetch_that_another_program_may_have_held_up_once_is_not_reported() -> None:
+    quick = [fetch(300 * US, rank, n) for rank in (0, 1) for n in (1, 3)]
+    held_up = [fetch(18 * MS, 0, 2), fetch(300 * US, 1, 2)]
+    assert data_stalls([*quick, *held_up], steps=4) == []
+    inside = fetch(0, 0, 2, lost_ns=18 * MS, total_ns=18 * MS)
+    assert data_stalls([*quick, inside], steps=4) == []
+    # In two steps of four it is a habit.
+    (finding,) = data_stalls([*quick[1:], *held_up, fetch(18 * MS, 0, 1)], steps=4)
+    assert finding.ranks == (0,)
+
+
+def test_a_rank_that_was_held_up_once_hides_none_that_waits_in_every_step() -> None:
+    waits = [fetch(8 * MS, 1, n) for n in (1, 2, 3)]
+    (finding,) = data_stalls([*waits, fetch(39 * MS, 0, 2)], steps=4)
+    assert (finding.ranks, finding.toll_ns) == ((1,), 8 * MS)
+
+
 def test_the_first_batch_which_starts_the_workers_is_left_out_where_others_follow() -> None:
     assert data_stalls([fetch(900 * MS)], steps=3) == []
     assert data_stalls([fetch(900 * MS)], steps=2) != []
