@@ -173,7 +173,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storages = self.storages
         tensors = self._tensors
         if not tensors.making and all(tensors.is_host(tensor) for tensor in given):
-            # All of it is on the host. What is made like a tensor of the host may be asked of the device.
+            # All of it is on the host. The device may be asked for a tensor like one of the host.
             for tensor in made:
                 tensors.note_host(tensor)
             return

@@ -51,7 +51,7 @@ def replace_modules(shim: Playing, replaced: Replaced) -> None:
 
     def _parse_to(*args: Any, **kwargs: Any) -> Any:
         # The mode has a function that is given `device=` make its result on the CPU, but this one makes
-        # nothing: it gets the device by position. Of a tensor it would read the device that is real.
+        # nothing: it gets the device by position. It would read the real device of a tensor.
         if "tensor" in kwargs:
             args = (kwargs.pop("tensor"), *args)
         if args and isinstance(args[0], torch.Tensor):
