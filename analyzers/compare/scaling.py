@@ -24,6 +24,7 @@ from shardtoll.analyzers.two_runs.steps import PARTS, StepSeries
 from shardtoll.ledger import Report
 from shardtoll.ledger.answers.comparison import Loss, Scaling, Side
 from shardtoll.ledger.records.levels import in_steps
+from shardtoll.ledger.records.mesh_names import is_of
 
 LOSSES: Final = (
     "exposed communication",
@@ -37,19 +38,6 @@ LOSSES: Final = (
 Kind = Literal["strong", "weak", "given", "batch", "unknown"]
 
 
-DATA_DIMS: Final = (
-    "dp",
-    "ddp",
-    "fsdp",
-    "hsdp",
-    "data",
-    "batch",
-    "dp_replicate",
-    "dp_shard",
-    "replicate",
-    "shard",
-)
-"""Names of mesh dimensions along which each rank has data of its own."""
 _OPTION: Final = "--scaling strong|weak, or --work-before and --work-after, says which"
 
 
@@ -114,7 +102,7 @@ def scaling_kind(
     if before.batch.rows_of != other.batch.rows_of:
         return "unknown", None, f"the batches were read from different places; {_OPTION}"
     assumed = any(side.batch.ranks is None for side in sides)
-    if assumed and {name for names in meshes for name in names} - set(DATA_DIMS):
+    if assumed and any(not is_of(name, "data") for names in meshes for name in names):
         return "unknown", None, f'which ranks share data is not known without checks=("data",); {_OPTION}'
     of = "every rank taken to have data of its own" if assumed else "by the data of the ranks"
     if was == now:

@@ -67,7 +67,8 @@ def dryrun(
     machine = _machine(request)
     with Stages(3) as stages:
         stages.begin(f"{script.name} as rank {request.rank} of {request.world:,} on {machine.title}")
-        waits = f"{script.name} still runs: a step is recorded once an optimizer has made two; Ctrl-C ends it"
+        # A narrow terminal cuts the end off.
+        waits = f"Ctrl-C ends it: waits for {request.steps + 1:,} optimizer steps of {script.name}"
         with stages.waiting(waits, _REMIND_S):
             ledger = _recorded(script, arguments, request, machine)
         stages.begin("prices")

@@ -46,9 +46,7 @@ class Stages:
         if self._open:
             self._bar.advance(self._task)
         self._open = True
-        self._bar.update(self._task, description=what)
-        if self._plain:
-            typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)
+        self._tell(what)
 
     @contextlib.contextmanager
     def waiting(self, what: str, every_s: float) -> Iterator[None]:
@@ -57,9 +55,7 @@ class Stages:
 
         def remind() -> None:
             while not over.wait(every_s):
-                self._bar.update(self._task, description=what)
-                if self._plain:
-                    typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)
+                self._tell(what)
 
         reminder = threading.Thread(target=remind, daemon=True)
         reminder.start()
@@ -68,6 +64,11 @@ class Stages:
         finally:
             over.set()
             reminder.join()
+
+    def _tell(self, what: str) -> None:
+        self._bar.update(self._task, description=what)
+        if self._plain:
+            typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)
 
     def say(self, what: str) -> None:
         """Say what is done now as part of what `begin` said; only a bar shows it."""

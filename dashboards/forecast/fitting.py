@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len
+
 _BETWEEN = 3
 """Blanks between two columns."""
 
@@ -15,7 +17,7 @@ def fitting(
 
     `width`: in columns of a terminal. `first_to_go`: what may be left out, the least important first.
     """
-    needed = [max([len(head), *(len(row[place]) for row in rows)]) for place, head in enumerate(heads)]
+    needed = [max(map(cell_len, [head, *(row[place] for row in rows)])) for place, head in enumerate(heads)]
     kept = list(range(len(heads)))
     for head in first_to_go:
         if _width(needed[place] for place in kept) <= width:

@@ -86,6 +86,8 @@ def _rates(answer: DryStep) -> list[tuple[str, str]]:
 
 _NO_TOKENS: Final[Mapping[NoTokens, str]] = {
     "no embedding": "no embedding was looked up",
+    "embedding without shapes": "the shapes of what an embedding looked up are not on record",
+    "embeddings disagree": "embeddings looked up different numbers",
     "shared by unknown ranks": "ranks may share tokens, and no mesh says which",
 }
 

@@ -9,8 +9,11 @@ from typing import Literal, TypeAlias
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.plan_memory import fits_in
 
-NoTokens: TypeAlias = Literal["no embedding", "shared by unknown ranks"]
-"""Why the tokens of a step are unknown: nothing looked them up, or no mesh says which ranks share them."""
+NoTokens: TypeAlias = Literal[
+    "no embedding", "embedding without shapes", "embeddings disagree", "shared by unknown ranks"
+]
+"""Why the tokens of a step are unknown. Nothing looked them up, or it is not on record how many. Either of
+two tables may be theirs. No name of a mesh dimension says how many ranks share them."""
 
 
 @dataclass(frozen=True, slots=True)

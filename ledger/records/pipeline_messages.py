@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.ledger.records.mesh_names import is_of
+
 if TYPE_CHECKING:
     import pandas as pd
-
-PIPELINE_DIMS: Final = frozenset({"pp", "pipe", "pipeline", "pipelining", "stage", "stages"})
-"""Mesh dimensions whose name says so; case and an ending as in `pipeline_parallel` do not count."""
 
 SET_UP: Final = "set_up"
 """What the cause of a message ends with that a schedule sends once, to agree on shapes or to connect."""
@@ -20,13 +19,12 @@ SET_UP: Final = "set_up"
 METADATA_BYTES: Final = 1024
 """A message of at most so many bytes is metadata where its group sends larger ones."""
 
-_ENDING: Final = re.compile(r"(?<=.)[_\-. ]?(parallel|dim|axis|rank|mesh|group|size)$")
 _OF_SCHEDULE: Final = re.compile(rf"\.((send|recv)_(forward|backward)|{SET_UP})$")
 
 
 def is_pipeline_dim(name: str | None) -> bool:
     """Return whether a mesh dimension of this name spans the stages of a pipeline."""
-    return name is not None and _ENDING.sub("", name.lower()) in PIPELINE_DIMS
+    return is_of(name, "stages")
 
 
 def in_pipeline_dim(names: pd.Series[str]) -> npt.NDArray[np.bool_]:

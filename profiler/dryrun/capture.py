@@ -172,8 +172,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         storages = self.storages
         tensors = self._tensors
-        if all(tensors.is_host(tensor) for tensor in given) if given else not tensors.making:
-            # All of it is on the host.
+        if not tensors.making and all(tensors.is_host(tensor) for tensor in given):
+            # All of it is on the host. The device may be asked for a tensor like one of the host.
             for tensor in made:
                 tensors.note_host(tensor)
             return

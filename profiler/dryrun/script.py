@@ -63,7 +63,10 @@ def _too_few(script: Path, run: DryRun, needed: int, ended: SystemExit | None) -
     code, steps = None if ended is None else ended.code, run.steps
     if not steps and ended is not None:
         said = "" if not code else f" with {code}" if isinstance(code, int) else f": {_in_one_line(code)}"
-        advice = "its own output says why; options after the script's name are its own"
+        advice = "options after the script's name are its own"
+        if not code or isinstance(code, int):
+            # A text that it exits with is the reason, and stands there already.
+            advice = f"its own output says why; {advice}"
         if run.values.asked:
             advice += "; --item answers for values that no dry run has"
         return UsageError(f"{script} exited before an optimizer step{said}", advice)

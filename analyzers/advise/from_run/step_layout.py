@@ -11,18 +11,13 @@ import pandas as pd
 from shardtoll.analyzers.advise.from_run.step_ops import StepOp, attention_modules
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.answers.training_plan import Checkpointing, Sharding
+from shardtoll.ledger.records.mesh_names import NAMES, REPLICATE, SHARD, MeshKind, is_of, plain_name
 
-_NAMES: Final = {
-    "tp": ("tp", "tensor", "model", "mp"),
-    "pp": ("pp", "pipe", "pipeline", "stage"),
-    "cp": ("cp", "context", "seq", "sequence"),
-    "ep": ("ep", "expert", "experts"),
-}
+_KINDS: Final[dict[str, MeshKind]] = {"tp": "tensor", "pp": "stages", "cp": "context", "ep": "experts"}
 _HINT: Final = "leave the run out and give --model and --gpus, with its layout by --explain"
 _SMALL_BYTES: Final = 1 << 16
 """Below this a reduction in forward is of a loss or a count, not of activations."""
-_REPLICATE: Final = ("replicate", "dp_replicate", "ddp", "rep")
-_SHARD: Final = ("shard", "dp_shard", "fsdp", "dp_shard_cp")
+_SHARD: Final = (*SHARD, "dp_shard_cp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +39,8 @@ def degrees_of(report: Report) -> Degrees:
     Raises UsageError if the mesh does not divide the ranks, or the groups may be of several layouts.
     """
     run, calls = report.run, report.collectives
-    sizes = {_name(dim): size for dim, size in run.mesh.items()}
-    degree = {kind: _product(sizes, names) for kind, names in _NAMES.items()}
+    sizes = {plain_name(dim): size for dim, size in run.mesh.items()}
+    degree = {kind: _product(sizes, NAMES[named]) for kind, named in _KINDS.items()}
     source = "mesh " + " x ".join(f"{dim} {size}" for dim, size in run.mesh.items())
     if not run.mesh:
         source = "groups by what they send"
@@ -54,15 +49,11 @@ def degrees_of(report: Report) -> Degrees:
     if inner < 1 or run.world_size % inner:
         raise UsageError(f"{source} does not divide the run's {run.world_size:,} ranks", _HINT)
     dp = run.world_size // inner
-    replicas, shards = _product(sizes, _REPLICATE), _product(sizes, _SHARD)
+    replicas, shards = _product(sizes, REPLICATE), _product(sizes, _SHARD)
     hybrid = replicas > 1 and 1 < shards < dp
     return Degrees(
         degree["tp"], degree["pp"], degree["cp"], degree["ep"], dp, shards if hybrid else None, source
     )
-
-
-def _name(dim: str) -> str:
-    return dim.casefold().removeprefix("mesh_")
 
 
 def _product(sizes: dict[str, int], names: Sequence[str]) -> int:
@@ -112,7 +103,7 @@ def sharding_of(report: Report, degrees: Degrees) -> tuple[Sharding, bool]:
     steps = calls["step"].dropna()
     if not steps.empty:
         calls = calls[calls["step"] == steps.max()]
-    cut = calls["mesh_dim"].map(lambda dim: _name(str(dim)) in _NAMES["tp"] if dim else False).astype(bool)
+    cut = calls["mesh_dim"].map(lambda dim: is_of(str(dim), "tensor") if dim else False).astype(bool)
     if not report.run.mesh and degrees.tp > 1:
         cut = calls["group_size"] == degrees.tp
     tensor, data = calls[cut], calls[~cut]

@@ -22,7 +22,7 @@ _NCCL_BYTES = 48 << 20
 _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
 """The band: of what lies outside the allocator at least so much, and of all that is reserved between so much
 and so much. Our own choice too: no published row of a dry run's kind states its storages. On a full GPU of 80
-GB the ends are 4 GB below and 4.8 GB above, far more than a context and a few communicators can be wrong by.
+GB the ends are 4 GB below and 4.8 GB above. A context and a few communicators are off by far less.
 With less than 5 GB in use these choices decide the number, and the band may not hold it."""
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
 """Operators of torch that call cuBLAS."""

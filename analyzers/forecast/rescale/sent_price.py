@@ -9,9 +9,8 @@ from shardtoll.analyzers.forecast.compute.cards import Card
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.rescale.inside import Sent
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
+from shardtoll.ledger.records.mesh_names import is_of
 
-REPLICAS: Final = ("dp", "data", "ddp", "fsdp", "dp_shard", "dp_replicate", "replicate", "shard", "batch")
-"""Names of mesh dimensions over which more GPUs mean more replicas or shards."""
 _UNPRICED: Final = 10.0
 """A collective without a price takes from nothing to so many times its measured time: links between hosts are
 about ten times slower than links within. The number of ranks hardly changes what each rank sends."""
@@ -30,7 +29,8 @@ class Machine:
 def scales_with_world(sent: Sent, measured: int) -> bool:
     """Return whether the collective's group grows with the number of ranks, which was `measured`."""
     if sent.mesh_dim is not None:
-        return any(word == sent.mesh_dim.casefold() for word in REPLICAS) or sent.group_size == measured
+        # Over these dimensions more GPUs mean more replicas or shards.
+        return is_of(sent.mesh_dim, "data") or sent.group_size == measured
     return sent.group_size == measured
 
 

@@ -50,9 +50,13 @@ def replace_modules(shim: Playing, replaced: Replaced) -> None:
     parse = kernels._parse_to
 
     def _parse_to(*args: Any, **kwargs: Any) -> Any:
-        # A device given by name is replaced in every function of torch, as in those that make tensors. Here
-        # the module would stay on the host.
-        if not args and "device" in kwargs:
+        # The mode has a function that is given `device=` make its result on the CPU, but this one makes
+        # nothing: it gets the device by position. It would read the real device of a tensor.
+        if "tensor" in kwargs:
+            args = (kwargs.pop("tensor"), *args)
+        if args and isinstance(args[0], torch.Tensor):
+            args = (args[0].device, args[0].dtype, *args[1:])
+        elif not args and "device" in kwargs:
             args = (kwargs.pop("device"),)
         if args and isinstance(args[0], int):
             args = (torch.device("cuda", args[0]), *args[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -99,6 +100,35 @@ def test_a_module_moves_to_a_device_given_by_name(where: Any, dtype: torch.dtype
 
     ledger = recorded(train)
     assert bytes_of(ledger, "parameter") == (512 if dtype else 1024)
+    assert not [text for text in ledger.tables["notices"]["text"].to_pylist() if "on the host" in text]
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        lambda model, on_device: model.to(on_device),
+        lambda model, on_device: model.to(tensor=on_device),
+        lambda model, _: model.to_empty(device="cuda"),
+        lambda model, _: model.to_empty(device=0),
+    ],
+    ids=["to a tensor", "to a tensor by name", "to_empty by name", "to_empty by number"],
+)
+def test_a_module_moves_to_the_device_of_a_tensor_and_as_an_empty_one(moved: Callable[..., Any]) -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16, bias=False)
+        model.register_buffer("kept", torch.zeros(2))
+        model = moved(model, torch.zeros(1, device="cuda"))
+        assert {each.device for each in (model.weight, model.kept)} == {torch.device("cuda", 0)}
+        assert torch.zeros_like(nn.Linear(2, 2).weight, device="cuda").device.type == "cuda"
+        assert torch.zeros_like(nn.Linear(2, 2).weight).device.type == "cpu"
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(4, 16, device="cuda")).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    ledger = recorded(train)
+    assert bytes_of(ledger, "parameter") == 1024
     assert not [text for text in ledger.tables["notices"]["text"].to_pylist() if "on the host" in text]
 
 
