@@ -100,4 +100,4 @@ def advised(findings: Sequence[Finding], kinds: tuple[str, ...]) -> tuple[int | 
     place = first_of(findings, MOVING)
     if place is None:
         return None, ""
-    return place, "to hide transfers, " if findings[place].kind in HIDING else "to send less, "
+    return place, "to cut their time, " if findings[place].kind in HIDING else "to send less, "

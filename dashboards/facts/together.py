@@ -120,7 +120,8 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
             return []
         why = "but no single rank causes it"
     elif finding.severity == "info":
-        why = "but the job may need it: it is an info"
+        # Of an info nobody knows that it is a fault.
+        why = "but the job may need that time"
     elif any(each.severity == "error" for each in above):
         why = "but errors come first"
     else:

@@ -108,7 +108,7 @@ def test_the_finding_is_that_of_the_rank_blamed():
 
 @pytest.mark.parametrize(
     ("kind", "purpose"),
-    [("sync-every-microbatch", "to send less, "), ("exposed-communication", "to hide transfers, ")],
+    [("sync-every-microbatch", "to send less, "), ("exposed-communication", "to cut their time, ")],
 )
 def test_slow_transfers_point_to_another_kind_with_its_purpose_only(kind: str, purpose: str):
     other = made("data-stall", 9)

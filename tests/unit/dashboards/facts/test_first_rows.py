@@ -87,7 +87,7 @@ def test_the_largest_toll_is_shown_and_said_though_warnings_stand_first():
     report = of(*small, priced("recompute", "info", 4), priced("exposed-communication", "info", 40))
     # Infos stand by toll: the largest comes sixth.
     assert [row.number for row in worth_showing(report)] == [1, 2, 3, 4, 6]
-    said = "Finding 6 has the largest toll, 40.0 ms, but the job may need it: it is an info."
+    said = "Finding 6 has the largest toll, 40.0 ms, but the job may need that time."
     for width in (80, 100):
         text = shown(report, width)
         assert said in text
