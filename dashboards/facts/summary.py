@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from shardtoll.dashboards.facts.step_times import rank_times
 from shardtoll.ledger import KINDS, Finding, Report, Run, Where
 from shardtoll.ledger.answers.unbilled import Unbilled
+from shardtoll.ledger.records.columns import literal
 from shardtoll.ledger.records.levels import in_steps, surveyed_steps
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from shardtoll.ledger.records.value import UNASKED
@@ -198,7 +199,7 @@ def values_unasked(report: Report) -> str | None:
         return None
     if not set(pc.unique(report.tables["values"].column("kind")).to_pylist()) <= set(UNASKED):
         return None
-    checked = pc.equal(report.tables["notices"].column("kind"), "gradients-checked")
+    checked = pc.equal(report.tables["notices"].column("kind"), literal("gradients-checked"))
     if pc.any(checked).as_py() or any(KINDS[found.kind] == "correctness" for found in report.findings):
         return None
     return (
