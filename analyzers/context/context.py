@@ -151,7 +151,7 @@ class Context:
     @property
     def timed_rows(self) -> pd.DataFrame:
         """The rows of the steps whose times are truest: see `timed`."""
-        return _timed(self.step_rows, self.ledger)
+        return self.shown(self.step_rows)
 
     @property
     def told_rows(self) -> pd.DataFrame:
@@ -164,6 +164,10 @@ class Context:
         if telling_steps.num_rows == self.ledger.tables["steps"].num_rows:
             return rows
         return keep(rows, _among(rows, telling_steps))
+
+    def shown(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return those of some rows that are of the steps that the bars show: see `timed`."""
+        return keep(rows, rows["step"].isin(self.timed))
 
     def in_part(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return those of some steps' rows whose exposed communication is a lower bound, or not told."""
@@ -228,7 +232,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     collectives, refuted = refute(collectives)
     step_rows = divided(ledger, ledger.frame("steps"))
-    timed = _timed(step_rows, ledger)
+    timed = timed_steps(ledger.tables["steps"])
     return Context(
         ledger=ledger,
         fabric=fabric,
@@ -248,9 +252,9 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         refuted=refuted,
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
         alike=alike_steps(ledger.tables["steps"]),
-        timed=timed_steps(ledger.tables["steps"]),
+        timed=timed,
         surveyed=surveyed_steps(ledger.tables["steps"]),
-        step_ns=_slowest_ns(timed),
+        step_ns=_slowest_ns(keep(step_rows, step_rows["step"].isin(timed))),
     )
 
 
@@ -268,10 +272,6 @@ def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
         context.memo[key] = _slowest_ns(rows)
     lasted_ns: float | None = context.memo[key]
     return lasted_ns
-
-
-def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
-    return keep(step_rows, step_rows["step"].isin(timed_steps(ledger.tables["steps"])))
 
 
 @once
@@ -320,18 +320,17 @@ def _in_steps(context: Context) -> pd.DataFrame:
 
 @once
 def _in_alike(context: Context) -> pd.DataFrame:
-    frame = context.in_steps
-    if len(context.alike) == len(context.steps):
-        return frame
-    return keep(frame, frame["step"].isin(context.alike))
+    return _some(context.in_steps, context.alike, context.steps)
 
 
 @once
 def _in_timed(context: Context) -> pd.DataFrame:
-    frame = context.in_alike
-    if len(context.timed) == len(context.alike):
-        return frame
-    return keep(frame, frame["step"].isin(context.timed))
+    return _some(context.in_alike, context.timed, context.alike)
+
+
+def _some(frame: pd.DataFrame, steps: Sequence[int], of: Sequence[int]) -> pd.DataFrame:
+    """Return the rows of `frame`, which are of the steps `of`, that are of `steps` among these."""
+    return frame if len(steps) == len(of) else keep(frame, frame["step"].isin(steps))
 
 
 @once

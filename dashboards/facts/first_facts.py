@@ -81,8 +81,10 @@ def waited_for(report: Report) -> tuple[int, ...]:
         if finding.kind == "straggler"
         and len(finding.ranks) == 1
         # Of ranks that take turns one may be left alone: then nothing is known to be saved.
-        and (finding.severity != "info" or finding.saving_ns is not None)
-        and (finding.severity != "info" or (finding.toll_ns or 0) >= LEAST_LATE * longest)
+        and (
+            finding.severity != "info"
+            or (finding.saving_ns is not None and (finding.toll_ns or 0) >= LEAST_LATE * longest)
+        )
     ]
     return tuple(dict.fromkeys(late))[:RANKS]
 

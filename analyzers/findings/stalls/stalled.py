@@ -106,7 +106,7 @@ def lost_rows(
     if rows.empty:
         if besides_in is not None:
             return besides, besides_in
-        return keep(besides, besides["step"].isin(context.timed)), context.timed
+        return context.shown(besides), context.timed
     # Only where both are told do they add up to what a step loses.
     return pd.concat([rows, keep(besides, besides["step"].isin(steps))], ignore_index=True), steps
 

@@ -33,7 +33,7 @@ def named(context: Context, rows: pd.DataFrame) -> list[int]:
     In the steps that the bars show, if anybody waits in them: what another rank does in surveyed steps alone,
     as to set things up, costs nothing there.
     """
-    shown = keep(rows, rows["step"].isin(context.timed))
+    shown = context.shown(rows)
     once = late_to(shown if shown["waited_ns"].sum() > 0 else rows)
     once = keep(once, once["late_ns"] >= LEAST_LATE_NS)
     by_rank = once.groupby("late_rank")["waited_ns"].sum()
@@ -80,8 +80,7 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     parts = [(rank, keep(rows, of_culprits & (rows["late_rank"] == rank))) for rank in culprits]
     for rank, part in (*parts, (None, keep(rows, ~of_culprits))):
         # Who is late and why is read off surveyed steps too; what it costs, off the steps that the bars show.
-        shown = keep(part, part["step"].isin(context.timed))
-        for line in tally(shown, ("all",), ("waited_ns", "saved_ns"), context.timed).lines:
+        for line in tally(context.shown(part), ("all",), ("waited_ns", "saved_ns"), context.timed).lines:
             waited_ns = line.figures["waited_ns"] or 0
             if shared and (rank is None or not slept_late(context, rank, waited_ns)):
                 continue
@@ -102,8 +101,7 @@ def _of_origins(context: Context) -> list[Bill]:
         rows = keep(rows, ~hidden(rows))[["step", "rank", "op", "match_id"]]
         rows = rows.assign(waited_ns=origin.caused_ns.loc[rows.index], all=0)
         rows = _without_experts(context, rows)
-        shown = keep(rows, rows["step"].isin(context.timed))
-        for line in tally(shown, ("all",), ("waited_ns",), context.timed).lines:
+        for line in tally(context.shown(rows), ("all",), ("waited_ns",), context.timed).lines:
             if (context.share(line.figures["waited_ns"], context.timed) or 0.0) >= LEAST_SHARE:
                 made.append(Bill(origin.rank, rows, line, origin))
     return made

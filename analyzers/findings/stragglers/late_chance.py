@@ -80,8 +80,7 @@ def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
 
 
 def _slept(context: Context, late: pd.DataFrame, rank: int) -> bool:
-    shown = keep(late, late["step"].isin(context.timed))
-    waited = shown.groupby("rank")["waited_ns"].sum()
+    waited = context.shown(late).groupby("rank")["waited_ns"].sum()
     return not waited.empty and slept_late(context, rank, float(waited.max()) / len(context.timed))
 
 

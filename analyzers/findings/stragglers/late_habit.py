@@ -114,8 +114,8 @@ def _asleep(context: Context, rank: int) -> tuple[Evidence, ...]:
 
 def waiting(context: Context, rows: pd.DataFrame, rank: int) -> tuple[float, float]:
     """Return the least and the most that ranks wait for a late one, per step of those that the bars show."""
-    shown = keep(rows, rows["step"].isin(context.timed) & (rows["rank"] != rank))
-    each = shown.groupby("rank")["waited_ns"].sum() / max(1, len(context.timed))
+    others = context.shown(keep(rows, rows["rank"] != rank))
+    each = others.groupby("rank")["waited_ns"].sum() / max(1, len(context.timed))
     return (0.0, 0.0) if each.empty else (float(each.min()), float(each.max()))
 
 
