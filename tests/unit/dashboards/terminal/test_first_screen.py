@@ -233,6 +233,14 @@ def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
     assert together.on_one_screen(report, [1, 3]) == []
 
 
+@pytest.mark.parametrize("kinds", [("duplicated-compute",) * 2, ("implicit-redistribute", "latency-bound")])
+def test_fixes_of_one_line_that_have_nothing_in_common_are_not_one_change(kinds: tuple[str, str]):
+    where = Where(source="train.py:42 (step)")
+    made = [Finding(kind, "warning", "t", 9, None, 8, None, 1, (0,), where) for kind in kinds]
+    report = replace(sample_reports.report(), findings=tuple(made))
+    assert not [line for line in together.on_one_screen(report, [1, 2]) if "of one line" in line]
+
+
 def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
     late = Finding("straggler", "warning", "t", 9_000_000, None, 0, None, 1, (3,), Where())
     bound = Finding("launch-bound", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
