@@ -1,4 +1,4 @@
-"""What a room exports, imported when somebody first reads it (PEP 562): a command loads only what it uses.
+"""Exports of a room, imported when somebody first reads them (PEP 562): a command loads only what it uses.
 
 A room's `__init__.py` imports its exports for type checkers alone, and hands the same names to `exports`:
 

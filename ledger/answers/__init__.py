@@ -1,4 +1,4 @@
-"""What analyses answer beside findings: budgets, comparisons, verifications, rooflines, HTA.
+"""Answers of analyses other than findings: budgets, comparisons, verifications, rooflines, HTA.
 
 It may import `ledger.foreign`, `ledger.measured`, `ledger.records`.
 Start reading in `comparison`.

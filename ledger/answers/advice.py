@@ -16,7 +16,7 @@ MOST_SCALE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What advice is asked for."""
+    """The question that advice answers."""
 
     model: ModelShape
     gpus: int
@@ -87,7 +87,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """What changing one thing of the advised layout does."""
+    """Effect of changing one thing of the advised layout."""
 
     name: str
     candidate: Candidate
@@ -139,7 +139,7 @@ class FailureAdvice:
     """Checkpoints against failures: cost, interval, goodput."""
 
     checkpoint_bytes: int
-    """Of all ranks: parameters and the optimizer's state."""
+    """Sum over all ranks: parameters and the optimizer's state."""
     blocked_s: float
     """Time that one checkpoint keeps training waiting."""
     write_gbps: float | None
@@ -157,7 +157,7 @@ class FailureAdvice:
     goodput: float
     """Share of the time that makes progress which stays."""
     source: str
-    """Where the failure rate is from."""
+    """Source of the failure rate."""
     measured: bool
     """Whether `blocked_s` was measured or given; False: from bytes and the assumed rate of storage."""
     asynchronous: Saving
@@ -178,8 +178,8 @@ class ScalePoint:
     exposed_share: float
     bubble_share: float
     slower_compute_share: float
-    """Step share of compute that the point with the most tokens per GPU does not need: recomputation for
-    lack of memory, or smaller kernels."""
+    """Compute beyond that of the point with the most tokens per GPU, as a share of the step. Causes are
+    recomputation because memory is short, or smaller kernels."""
     tokens_per_currency: float | None
 
 
@@ -197,7 +197,7 @@ class Confirmed:
     dry_ns: float | None
     """Step by the dry run; None if it failed."""
     arguments: str
-    """What the script was given."""
+    """Arguments that the script got."""
 
     @property
     def off(self) -> float | None:
@@ -245,7 +245,7 @@ class Advice:
     recorded_lost_ns: float = 0.0
     """The part of it that no layout changes: data, checkpoints, late ranks and capture. At least that."""
     recorded_forecast_ns: Band | None = None
-    """What the forecast of the run's layout was; None if none was held to a recorded step."""
+    """Forecast of the run's own layout; None if no forecast was compared with a recorded step."""
     scale: float = 1.0
     """All forecasts were multiplied by this, so that the run's layout takes the recorded step."""
 

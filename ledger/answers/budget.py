@@ -41,7 +41,7 @@ class Limits:
     max_exposed_fraction: float | None = None
     """Exposed communication as a part of the step, capture's own work left out of the step: 0 to 1."""
     max_step_ms: float | None = None
-    """How long a step takes, capture's own work left out. Of the whole step only, not of a section."""
+    """How long a step takes, capture's own work left out. Only for the whole step, not for a section."""
 
     def given(self) -> dict[str, int | float]:
         """Return the limits that are set, by name."""
@@ -72,10 +72,10 @@ class Budget:
     """All that a run is held to."""
 
     limits: Limits = Limits()
-    """Of the whole step."""
+    """Limits of the whole step."""
     sections: tuple[Section, ...] = ()
     no_implicit: tuple[str, ...] = ()
-    """Module patterns in which the framework may insert no collective."""
+    """Module patterns. The framework may insert no collective into these modules."""
     forbid: tuple[str, ...] = ()
     """Kinds of findings that must not be there, of whatever severity."""
     skip_steps: int = 0
@@ -147,8 +147,8 @@ def budget_of(document: Mapping[str, Any], where: str) -> Budget:
 def matches(pattern: str, name: str) -> bool:
     """Return whether a dotted name is one that the pattern names, or is inside of one.
 
-    `*` stands for one part of a name, or for some letters of it, so that `layers.*` names `layers.0` and with
-    it `layers.0.mlp`; alone it names everything, the root module too. The empty pattern is the root module
+    `*` stands for one part of a name, or for some letters of it: `layers.*` names `layers.0`, and with it
+    `layers.0.mlp`. A `*` alone names everything, the root module too. The empty pattern is the root module
     and nothing inside.
     """
     if pattern == "*" or not pattern:

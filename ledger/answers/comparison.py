@@ -1,4 +1,4 @@
-"""What `shardtoll compare` says of two runs: what changed, how surely, and what accounts for it."""
+"""The answer of `shardtoll compare` for two runs: what changed, how surely, and what accounts for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ LEAST_EXPLAINED: Final = 0.5
 """Part of a step's change from which a finding's own change is said to explain it."""
 
 Verdict = Literal["more", "less", "no change", "too few steps", "unknown"]
-"""more, less: beyond noise, or of an exact quantity. no change: none that can be told from noise."""
+"""`more`, `less`: beyond noise, or a difference of exact quantities. `no change`: no difference beyond
+noise."""
 
 Whole = Literal["no change", "changed", "too few steps"]
 
 SiteWhat = Literal["added", "removed", "dtype", "size", "count", "time", "none"]
-"""What changed of a collective: of several the first in this order."""
+"""Changed property of a collective; if several changed, the first in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Change:
     least: float | None = None
     """The least change that would have been seen, in four of five cases."""
     at_least: tuple[bool, bool] = (False, False)
-    """Whether before, and after, are lower bounds, as collectives lack or have no size: how they differ
-    says nothing of the figure."""
+    """Whether before, and after, are lower bounds because collectives are missing or have no size. Their
+    difference then says nothing about the figure."""
 
     def __post_init__(self) -> None:
         require_finite(self.name, self.before, self.after, self.low, self.high, self.least)
@@ -65,7 +66,7 @@ class Batch:
     """Samples of a DataLoader's batch on a rank, or the first dimension of what its model was given; None
     unknown."""
     rows_of: str | None
-    """What that was read from."""
+    """Source of `rows`."""
     ranks: int | None
     """Ranks with data of their own; None if nothing tells (then all ranks are taken to have it)."""
     micro_batches: int | None
@@ -141,9 +142,9 @@ class SiteChange:
     dtypes: tuple[str | None, str | None]
     """Before and after; None unknown, or not there."""
     message_bytes: tuple[int | None, int | None]
-    """Of one call."""
+    """Size of one call."""
     calls: Change
-    """Of a step and rank."""
+    """Calls per step and rank."""
     bytes: Change
     """Message bytes of a step and rank."""
     exposed: Change
@@ -181,9 +182,9 @@ class Cause:
 
     text: str
     change_ns: float
-    """What it adds to a step; negative where it takes away."""
+    """Time it adds to a step; negative if it takes time away."""
     share: float | None
-    """Of the step's change; None if that is too small to be divided."""
+    """Share of the step's change; None if the change is too small to divide by."""
     certain: bool
     """Its own time changed beyond noise."""
 
@@ -194,7 +195,7 @@ class Loss:
 
     name: str
     share: float
-    """Of the larger run's rank-time; the parts add up to one less the efficiency. Negative: a gain."""
+    """Share of the larger run's rank-time; the parts add up to one less the efficiency. Negative: a gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +203,11 @@ class Scaling:
     """How well the work spreads over more ranks."""
 
     kind: Literal["strong", "weak", "given", "batch", "unknown"]
-    """strong: the same work in all. weak: the same a rank. given: as the user says. batch: by effective
-    batches that are neither. unknown: nothing tells. The figures are then those of strong scaling."""
+    """`strong`: the same work in all. `weak`: the same work per rank. `given`: as the user says. `batch`: by
+    effective batches that are neither. `unknown`: no source says which. The figures are then those of strong
+    scaling."""
     ranks: tuple[int, int]
-    """Of the run with fewer ranks, of the one with more."""
+    """Ranks of the run with fewer ranks, then of the one with more."""
     smaller_is: Literal["before", "after"]
     speedup: float
     """Work a second of the larger run over that of the smaller."""
@@ -239,7 +241,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs beside each other."""
+    """Two runs compared."""
 
     before: Side
     after: Side
@@ -251,7 +253,7 @@ class Comparison:
     step: Change
     """Own work of a step: capture's left out."""
     parts: tuple[Change, ...]
-    """What the step divides into; they add up to it."""
+    """The parts of the step; they add up to it."""
     totals: tuple[Change, ...]
     """The slowest rank's step, collectives, bytes, FLOPs."""
     ranks: tuple[Change, ...]
@@ -270,7 +272,7 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
     notes: tuple[str, ...] = ()
-    """What was left out, folded or not known."""
+    """Things left out, folded or unknown."""
 
 
 def leading(comparison: Comparison, change_ns: float | None) -> FindingChange | None:

@@ -1,4 +1,4 @@
-"""What a dry run says of a step: time, rates, exposed communication and memory, with bands."""
+"""A dry run's answer about a step: time, rates, exposed communication and memory, with bands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DryMemory:
     timeline: tuple[tuple[float, int, int], ...] = ()
     """(ns from the step's start, allocated, reserved), a few hundred points of the step."""
     outside_bytes: int = 0
-    """Of the reserved bytes those that no allocator of torch holds: the context, NCCL's buffers."""
+    """Reserved bytes that no allocator of torch holds: the context, NCCL's buffers."""
     retries: int = 0
     """How often torch has to free its cached segments, since the first step, for the step to fit."""
 
@@ -89,7 +89,7 @@ class DryStep:
     """Tokens of one step over all ranks; None if unknown."""
     tokens_per_s_gpu: Band | None
     flops: int
-    """Of this rank, without recomputation."""
+    """FLOPs of this rank, without recomputation."""
     mfu: Band | None
     hfu: Band | None
     """The same with recomputed operations."""
@@ -98,9 +98,9 @@ class DryStep:
     """In the currency of `--price`."""
     price_per_billion_tokens: Band | None = None
     notes: tuple[str, ...] = field(default=())
-    """What was assumed."""
+    """Assumptions of the dry run."""
     unpriced: Mapping[str, int] = field(default_factory=dict)
-    """Collectives without a price, counted by mesh dimension (or group) and op; the parts of the step that
-    are given were made as if these took no time."""
+    """Collectives without a price, counted by mesh dimension (or group) and op. The given parts of the step
+    treat them as taking no time."""
     no_tokens: NoTokens | None = None
     """Why `tokens` is None."""

@@ -1,4 +1,4 @@
-"""What a forecast says about time: the price of a plan, and prices of many rows beside what was measured."""
+"""A forecast's answer about time: the price of a plan, and prices of many rows next to their measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class PlanPrice:
-    """What one optimizer step of a plan takes."""
+    """Price of one optimizer step of a plan."""
 
     step_ns: Band
     tokens_per_s_gpu: Band
@@ -46,10 +46,10 @@ class PlanPrice:
     """Time that the busiest rank of a pipeline waits for others."""
     optimizer_ns: float
     other_ns: float
-    """Host-bound time and what each step costs besides."""
+    """Host-bound time, and other costs of each step."""
     network: str
     assumptions: tuple[str, ...] = field(default=())
-    """What the plan did not state and the forecast assumed."""
+    """Facts that the plan did not state and the forecast assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ class PricedRow:
     measured_step_s: float | None = None
     measured_memory_gib: float | None = None
     replaced: tuple[str, ...] = ()
-    """What the row states and cannot be, and what is priced in its place, one sentence each."""
+    """Values that the row states but that are impossible, and the values priced in their place, one sentence
+    each."""
 
     @property
     def error(self) -> float | None:
@@ -145,7 +146,7 @@ class RowsForecast:
     calibration: str | None = None
     """Name of the file that prices are scaled by."""
     notes: tuple[str, ...] = ()
-    """What of the table was not understood."""
+    """Parts of the table that were not understood."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ SCHEMA_VERSION: Final = 1
 def rows_to_json(answer: RowsForecast) -> dict[str, Any]:
     """Return `{schema_version, rows, scores, weak_scaling, calibration, notes}`.
 
-    A row's `predicted`, `low` and `high` are in the unit of its `metric`: s for iter_s and step_s, per cent
-    for
-    MFU, else tokens/s/GPU.
+    A row's `predicted`, `low` and `high` are in the unit of its `metric`. The unit is s for iter_s and
+    step_s, per cent for MFU, else tokens/s/GPU.
     """
     return {
         "schema_version": SCHEMA_VERSION,

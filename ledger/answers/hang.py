@@ -1,4 +1,4 @@
-"""What `shardtoll hang` answers: who is stuck, where, since when, and why."""
+"""The answer of `shardtoll hang`: who is stuck, where, since when, and why."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ HANG_VERSION: Final = 1
 Standing: TypeAlias = Literal[
     "waits", "runs", "dead", "failed", "closed", "left", "stopped", "no file", "unknown"
 ]
-"""waits: in a collective, or in a wait for one. runs: in none. dead: its process is gone, or its heartbeat
-stopped before that of others. failed: an exception ended its audit. closed: its audit ended well. left: its
-interpreter ended with the audit open. stopped: by a signal, as SIGSTOP. no file: nothing is known of it."""
+"""`waits`: in a collective, or waiting for one. `runs`: in none. `dead`: its process is gone, or its
+heartbeat stopped before that of others. `failed`: an exception ended its audit. `closed`: its audit ended
+well. `left`: its interpreter ended with the audit open. `stopped`: by a signal, as SIGSTOP. `no file`: no
+file of it is there."""
 
 Why: TypeAlias = Literal[
     "none",
@@ -35,12 +36,12 @@ Why: TypeAlias = Literal[
     "no file",
     "unknown",
 ]
-"""Why the job hangs. none: it does not. slow: ranks wait for one that is late, not long enough for a hang.
-skipped, extra: a rank left out a collective, or issued one too many. mismatch: ranks disagree on what one
-collective is. order: ranks issue collectives of several groups in different order. cycle: ranks wait for each
-other. failed, dead, closed, stopped: ranks wait for one that will not come. late: ranks wait for one that
-is elsewhere in its program. no peer: a send has no recv, or a recv no send. no file: for ranks that nothing
-was read of."""
+"""Why the job hangs. `none`: it does not. `slow`: ranks wait for a late one, not long enough for a hang.
+`skipped`, `extra`: a rank left out a collective, or issued one too many. `mismatch`: ranks disagree on what
+one collective is. `order`: ranks issue collectives of several groups in different order. `cycle`: ranks wait
+for each other. `failed`, `dead`, `closed`, `stopped`: ranks wait for one that will not come. `late`: ranks
+wait for one that is elsewhere in its program. `no peer`: a send has no recv, or a recv no send. `no file`:
+ranks wait for ranks without any file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class RankStand:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one rank says of a collective that most others say otherwise."""
+    """A property of a collective in which one rank differs from most others."""
 
     rank: int
     what: str
@@ -100,7 +101,7 @@ class GroupStand:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where the programs of ranks first differ, in the order in which they issue collectives."""
+    """First place at which the programs of ranks differ, in the order in which they issue collectives."""
 
     rank: int
     call: FlightCall
@@ -127,7 +128,7 @@ class HangAnswer:
     divergence: Divergence | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be read, or is not known."""
+    """Inputs that could not be read, and unknown facts."""
     hang_after_ns: int | None = None
 
 

@@ -1,4 +1,4 @@
-"""What Holistic Trace Analysis (HTA) says of a job's traces, as records.
+"""Figures of Holistic Trace Analysis (HTA) for a job's traces, as records.
 
 The records are HTA's figures, not ours: it rounds, names kinds of time and sorts kernels in its own way.
 """
@@ -14,7 +14,7 @@ class CriticalPath:
 
     rank: int
     step: int | None
-    """Number of the `ProfilerStep`; None where the trace has none and the whole trace was taken."""
+    """Number of the `ProfilerStep`; None if the trace has none and the whole trace was taken."""
     length_ns: int
     """The parts' sum. Less than the step where the host did nothing that was recorded."""
     host_ns: int
@@ -80,4 +80,4 @@ class HtaFigures:
     launches: tuple[LaunchStats, ...] = ()
     queues: tuple[QueueLength, ...] = ()
     notices: tuple[str, ...] = ()
-    """What HTA could not answer, one line each."""
+    """Questions that HTA could not answer, one line each."""

@@ -12,7 +12,8 @@ class Overlap:
     findings: tuple[int, ...]
     """Their numbers on the bill, which counts from 1."""
     most_ns: int
-    """What they cost together at most, per step, on the rank where that is most; or save together."""
+    """Their cost together per step, at most, on the rank with the highest cost. With `saved`: the time they
+    save together."""
     saved: bool = False
     """Whether `most_ns` is what they save together, and not what they cost."""
 

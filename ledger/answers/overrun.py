@@ -1,4 +1,4 @@
-"""What a budget was exceeded by: data that the judging makes and the renderers show."""
+"""Limits of a budget that a run exceeds: data that the judging makes and the renderers show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Call:
     op: str
     count: int
     wire_bytes: int | None
-    """All of them together; None where one's is not known."""
+    """All of them together; None if one of them is unknown."""
     exposed_ns: int | None
     """As `wire_bytes`."""
     implicit: bool | None
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """One limit that is exceeded, or of which that cannot be told."""
+    """One limit that is exceeded, or whose answer is unknown."""
 
     limit_name: str
     """The key of the budget: `max_wire_bytes`, `no_implicit`, `forbid`, ..."""
@@ -45,7 +45,8 @@ class Overrun:
     answer: Answer
     limit: int | float
     found: int | float | None
-    """On the rank and in the step where it is largest; where it cannot be told, what is known of it."""
+    """On the rank and in the step with the largest value. If the answer is unknown: the known part of the
+    value."""
     why: str
     """In words, with the numbers."""
     step: int | None
@@ -53,7 +54,7 @@ class Overrun:
     source: str | None
     """The line of the user's code that contributes most; None unknown."""
     calls: tuple[Call, ...] = ()
-    """What the figure is made of there, most first; not all where there are many."""
+    """Calls that make up the figure there, the largest first; not all if there are many."""
     calls_left_out: int = 0
     section: str | None = None
     """The section, as `module "layers.*"`, in which `no_implicit` or `forbid` stands; None: at the top."""
@@ -61,21 +62,21 @@ class Overrun:
 
 @dataclass(frozen=True, slots=True)
 class BudgetCheck:
-    """What came of holding a run to a budget."""
+    """Result of judging a run by a budget."""
 
     run: str
-    """What was judged, as the user named it."""
+    """The judged run, as the user named it."""
     budget: str
     overruns: tuple[Overrun, ...]
     warnings: tuple[str, ...]
-    """What does not exceed a limit and should be known: patterns that name nothing, ranks not seen."""
+    """Facts that exceed no limit and should be known: patterns that name nothing, ranks not seen."""
     limits: int
     """How many limits were judged."""
     steps: int
     """How many steps were judged."""
     ranks: int
     unknown_allowed: bool
-    """Whether what cannot be told counts as within the budget."""
+    """Whether an unknown answer counts as within the budget."""
 
     @property
     def passed(self) -> bool:

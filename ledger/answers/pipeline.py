@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one rank of a pipeline loses in a mean step."""
+    """Time that one rank of a pipeline loses in a mean step."""
 
     rank: int
     lost_ns: int
@@ -29,7 +29,8 @@ class Pipelines:
     group_ids: tuple[int, ...]
     """Places among the report's groups of those that the stages' messages belong to."""
     micro_batches: int | None
-    """Of a step, as the sends of the first and last stages tell; None if they do not."""
+    """Micro-batches of a step, counted from the sends of the first and last stages; None if these do not show
+    it."""
     steps: tuple[int, ...]
     """The steps that the lost time is a mean over."""
     step_ns: int | None

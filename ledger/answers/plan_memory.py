@@ -69,7 +69,7 @@ class PlanMemory:
     stage: int = 0
     """Pipeline stage that these figures are of."""
     assumptions: tuple[str, ...] = field(default=())
-    """What the plan did not state and the forecast assumed."""
+    """Facts that the plan did not state and the forecast assumed."""
 
     def fits(self, share: float = 1.0) -> bool | None:
         """Whether the peak and what is outside fit in `share` of the GPU; None if it may not.

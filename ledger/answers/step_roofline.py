@@ -1,4 +1,4 @@
-"""What hardware and fabric allow a training step, beside what it took: records.
+"""The least time that hardware and fabric allow for a training step, and its measured time: records.
 
 Three ideas, each of a mean step of one rank. *Light*: peaks of the accelerator and physics of the links.
 *Floor*: what tuned kernels and a tuned library reach there. *Took*: what was measured.
@@ -30,7 +30,7 @@ UTILISATION: Final = (
     "by checkpointing (HFU: with it). float32 is held against TensorFloat-32"
 )
 DEFINITIONS: Final = frozenset([SPEED_OF_LIGHT, BEST_OVERLAP, UTILISATION])
-"""Those of `StepRoofline.assumptions` that say what a term means, of every run alike."""
+"""Items of `StepRoofline.assumptions` that define a term. They are identical for every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class RankRoofline:
     exposed_comm_ns: int | None
     """Over the steps that tell it; `assumptions` say where it is a lower bound."""
     flops: int | None = None
-    """Of all operators with known FLOPs, what is computed again included."""
+    """FLOPs of all operators whose FLOPs are known, recomputed ones included."""
     hfu: float | None = None
     """Hardware FLOPs utilisation: FLOPs of matmuls, attention and convolutions, each against the peak of its
     format, as a share of the step."""
     mfu: float | None = None
     """Model FLOPs utilisation: the same without what activation checkpointing computes again."""
     known_share: float | None = None
-    """Share of the device's compute time spent in operators whose FLOPs or bytes are known; None where
-    operators have no device times."""
+    """Share of the device's compute time spent in operators whose FLOPs or bytes are known; None if operators
+    have no device times."""
     compute_light_ns: int | None = None
     """Operators one after the other, each at the accelerator's peak or its memory's rate."""
     compute_floor_ns: int | None = None
@@ -62,7 +62,7 @@ class RankRoofline:
     comm_light_ns: int | None = None
     """Physics of the links: the collectives of the busiest group, one after the other."""
     comm_floor_ns: int | None = None
-    """What a tuned library reaches for those of the busiest group."""
+    """The time a tuned library reaches for the collectives of the busiest group."""
     comm_serial_ns: int | None = None
     """The same for all groups, one after the other."""
     comm_known_share: float | None = None
@@ -80,8 +80,8 @@ class RankRoofline:
     serial_ns: int | None = None
     """Compute and communication at their floors without any overlap; no bound: a step may be faster."""
     hideable_ns: int | None = None
-    """Exposed communication that compute, as long as it took, could hide at best; None also where what is
-    exposed is a lower bound, and compute could hide more than that."""
+    """Exposed communication that compute, as long as it took, could hide at best. None also if the exposed
+    time is a lower bound and compute could hide more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +90,18 @@ class OpRoofline:
 
     op: str
     dtype: str | None
-    """The format of the peak they are held against; None where their operands have none."""
+    """The format of the peak they are compared with; None if their operands have none."""
     shapes: str | None
     count: float
     """Calls a step and rank."""
     flops: int | None
-    """Of one call."""
+    """FLOPs of one call."""
     moved_bytes: int | None
     """Least bytes of one call."""
     intensity: float | None
     """FLOPs a byte."""
     device_ns: int | None
-    """One call; None where operators have no device times."""
+    """One call; None if operators have no device times."""
     tflops: float | None
     """1e12 operations a second that were reached."""
     light_ns: int | None
@@ -115,9 +115,9 @@ class StepRoofline:
     """The steps of a run against what hardware and fabric allow."""
 
     gpu: str | None
-    """The accelerator whose peaks were taken; None where they are not known."""
+    """The accelerator whose peaks were taken; None if they are unknown."""
     why_unknown: str | None
-    """Why its peaks are not known, in one line; None where they are."""
+    """Why its peaks are unknown, in one line; None if they are known."""
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     """1e12 operations a second by format."""
     memory_gbps: float | None = None
@@ -127,7 +127,7 @@ class StepRoofline:
     ops: tuple[OpRoofline, ...] = ()
     """Those that take longest, or whose least time is longest."""
     assumptions: tuple[str, ...] = ()
-    """What the figures rest on, one sentence each."""
+    """Assumptions behind the figures, one sentence each."""
     refuted: tuple[str, ...] = ()
     """Bounds that the job was faster than, one sentence each; they are left out."""
     guesses: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a step sends, by operation and group: records."""
+"""Bytes that a step sends, by operation and group: records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forecast prices: a model's shape, its layout on GPUs and its batch. None means not stated."""
+"""Input of a forecast: a model's shape, its layout on GPUs and its batch. None means not stated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 
 Checkpointing = Literal["none", "selective", "full"]
 Sharding = Literal["ddp", "zero1", "zero2", "fsdp"]
-"""What replicas share: nothing, the optimizer's state, gradients too, parameters too."""
+"""State that replicas shard: nothing, the optimizer's state, gradients too, parameters too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ModelShape:
     expert_ffn: int | None = None
     """Columns of one expert's projection; `ffn` if None."""
     shared_experts: int = 0
-    """Experts that every token passes, beside the `topk` routed ones."""
+    """Experts that every token passes, in addition to the `topk` routed ones."""
     dense_layers: int = 0
     """Leading blocks with one feed-forward part of `ffn` columns instead of experts."""
 
@@ -71,9 +71,8 @@ class Layout:
     checkpointing: Checkpointing = "none"
     schedule: str = "1F1B"
     async_tp: bool = False
-    """Whether tensor-parallel collectives run in pieces beside their matmuls (torchtitan's async TP,
-    Transformer
-    Engine's communication overlap)."""
+    """Whether tensor-parallel collectives run in pieces that overlap their matmuls (torchtitan's async TP,
+    Transformer Engine's communication overlap)."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "chunks", "cp", "ep", "micro_batch", "accumulation"):
@@ -113,7 +112,7 @@ class TrainingPlan:
     """As published: torchtitan, nanotron, composer FSDP1, NeMo/Megatron-Core, ...; empty if unknown."""
     compiled: bool = False
     notes: dict[str, str] = field(default_factory=dict)
-    """What a source says beyond these fields."""
+    """Statements of a source beyond these fields."""
 
     @property
     def width_bytes(self) -> int:

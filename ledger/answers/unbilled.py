@@ -16,13 +16,13 @@ class Unbilled:
     idle: bool
     """Idle, as against unattributed."""
     doing: str | None = None
-    """What the host did in most of the idle time: an annotation, or `stall.GRAPH_CAPTURE`; None not known."""
+    """The host's work in most of the idle time: an annotation, or `stall.GRAPH_CAPTURE`; None if unknown."""
     source: str | None = None
-    """The line of the user's own code that it was in then; None where no frames tell."""
+    """The line of the user's own code that the host was in then; None if no frames show it."""
     library: str | None = None
     """The innermost function that was open for most of it, where that is not the user's."""
     doing_ns: float | None = None
-    """How long it did that in a mean step; None where none of these is known."""
+    """Time the host spent on that in a mean step; None if none of these is known."""
 
     def __post_init__(self) -> None:
         if self.rank < 0 or not (0 <= self.time_ns < math.inf and 0 < self.step_ns < math.inf):

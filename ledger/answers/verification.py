@@ -1,4 +1,5 @@
-"""What `shardtoll verify` says of two runs: what became of findings, gradients and time after a change."""
+"""The answer of `shardtoll verify` for two runs: what became of findings, gradients and time after a
+change."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from shardtoll.ledger.records.record import require_finite
 Verdict = Literal["gone", "smaller", "still there", "cannot be told"]
 Answer = Literal["equal", "differ", "unknown"]
 Kept = Literal["kept", "exceeded", "not seen", "longer", "none made", "cannot be told"]
-"""What became of a predicted saving, which is an upper bound. kept: the step is shorter, by no more than
-predicted. exceeded: by more. not seen: the change cannot be told from none. longer: the step is longer.
-cannot be told: no times to compare, or fewer than 8 steps, which prove none of these."""
+"""Outcome of a predicted saving, which is an upper bound. `kept`: the step is shorter, by no more than
+predicted. `exceeded`: by more. `not seen`: the change is within noise. `longer`: the step is longer. `cannot
+be told`: no times to compare, or fewer than 8 steps, which prove none of these."""
 
 VERIFICATION_VERSION: Final = 1
 
@@ -46,7 +47,7 @@ class Judged:
     why: str
     """One plain sentence."""
     after: Finding | None = None
-    """What is left of it on the bill of the run after."""
+    """The finding that is left of it in the run after."""
     quantity: Quantity | None = None
     """The finding's own figure, which is less noisy than a step's time."""
 
@@ -58,7 +59,7 @@ class Difference:
     parameter: str
     step: int
     relative: float | None
-    """|after - before| / |before|; None where before is zero."""
+    """|after - before| / |before|; None if before is zero."""
     tolerance: float
     factor: float | None = None
     """k where after = k x before within the tolerance."""
@@ -82,19 +83,20 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What the change saved a step, on the slowest rank of each run, capture's own work left out."""
+    """Time that the change saved per step, on the slowest rank of each run, without capture's own work."""
 
     before_ns: int | None
     after_ns: int | None
     measured_ns: int | None
     """Before less after; negative where the step is longer."""
     low_ns: int | None
-    """Ends of the interval that is to hold the true one in 95 of 100 cases, as `compare` draws it; None with
-    fewer than two steps. Of fewer than 8, or where steps hang together for long, it holds it less often."""
+    """Ends of the interval that should hold the true value in 95 of 100 cases, as `compare` computes it. None
+    with fewer than two steps. With fewer than 8 steps, or if neighbouring steps depend on each other for
+    long, it holds the value less often."""
     high_ns: int | None
     predicted_ns: int | None
-    """Savings of the judged findings that are gone or smaller, added up, and never more than the step before;
-    None where none was claimed."""
+    """Sum of the savings of judged findings that are gone or smaller, and never more than the step before.
+    None if no saving was claimed."""
     steps_before: int
     steps_after: int
     kept: Kept
@@ -105,12 +107,12 @@ class Saving:
     """Ends of the prediction's band; None if no judged finding's saving was replayed."""
     predicted_high_ns: int | None = None
     besides_ns: int | None = None
-    """What the rest of the bill that is gone or smaller too predicted; None where nothing was claimed."""
+    """Predicted saving of the other findings that are gone or smaller too; None if none was claimed."""
 
     @property
     def held(self) -> bool | None:
-        """Whether what was measured, with its interval, meets the predicted band; None where either is
-        unknown, the step's time proves nothing, or other findings had a part in it."""
+        """Whether the measured saving, with its interval, meets the predicted band. None if either is
+        unknown, if the step's time proves nothing, or if other findings contributed."""
         if self.besides_ns or self.kept == "cannot be told":
             return None
         ends = (self.low_ns, self.high_ns, self.predicted_low_ns, self.predicted_high_ns)
@@ -137,7 +139,7 @@ class Verification:
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
     also: tuple[Judged, ...] = ()
-    """Warnings of the run before that nobody named and that vary with the machine: told, not judged."""
+    """Warnings of the run before that nobody named and that vary with the machine: listed, not judged."""
 
     @property
     def passed(self) -> bool:

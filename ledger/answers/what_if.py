@@ -1,4 +1,4 @@
-"""What replaying a step with changes says: the step before and after, fix by fix, with bands."""
+"""Result of replaying a step with changes: the step before and after, fix by fix, with bands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHAT_IF_VERSION: Final = 1
 WITHOUT_CAPTURE: Final = (
     "These times leave out what recording took; `shardtoll report --show steps` names it capture."
 )
-"""Said wherever a report's own steps, which hold it, may stand beside them."""
+"""Shown wherever a report's own steps, which include recording, may stand near these times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Change:
     """One change to the step, and what it saves."""
 
     label: str
-    """What is done to the step, as `without these all_gathers`."""
+    """The change to the step, as `without these all_gathers`."""
     number: int | None
-    """Of the finding on the bill; None for a change that was asked for by itself."""
+    """Number of the finding on the bill; None for a change that was asked for by itself."""
     kind: str | None
     title: str | None
     toll_ns: int | None
     saving_ns: int
-    """Of this change alone, per step; negative where the step becomes longer."""
+    """Saving of this change alone, per step; negative if the step becomes longer."""
     low_ns: int
     high_ns: int
     """Ends of its band."""
@@ -58,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """What lies on the critical path of the job, per step."""
+    """A part of the job's critical path, per step."""
 
     what: str
     """A kind of work, as `compute`, or of gap."""
@@ -66,7 +66,7 @@ class PathPart:
     phase: str
     ns: int
     share: float
-    """Of the path."""
+    """Share of the path."""
     ranks: tuple[int, ...]
 
 
@@ -85,7 +85,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a report can say of its own findings by replay."""
+    """A report's prediction for its own findings, by replay."""
 
     source: str
     """`events`: launches, streams and waits of a trace. `points`: collectives and own time between them."""
@@ -128,9 +128,9 @@ class WhatIf:
     """Findings of the bill that the changed step does not have."""
     appeared: tuple[str, ...]
     path: Path
-    """Of the step after."""
+    """Critical path of the step after."""
     notes: tuple[str, ...] = ()
-    """What the prediction assumes, and what it leaves out."""
+    """Assumptions of the prediction, and what it leaves out."""
     slowest_before: int = 0
     """Rank whose parts `before` are."""
     slowest_after: int = 0

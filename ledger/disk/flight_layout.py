@@ -1,8 +1,8 @@
-"""Where what stands in a flight file: one file of fixed size a rank, written in place while the rank runs.
+"""Layout of a flight file: one file of fixed size per rank, written in place while the rank runs.
 
-All that the training thread writes for a collective is its entry in the ring, which begins and ends with the
-same number. A reader knows a torn entry by its two ends. The words are the watchdog's. Texts lie in slots
-with a length and a checksum. Times are monotonic ns of the host.
+For each collective the training thread writes only its entry in the ring, which begins and ends with the same
+number. A reader knows a torn entry by its two ends. The words are the watchdog's. Texts lie in slots with a
+length and a checksum. Times are monotonic ns of the host.
 
 Head, words, ring, groups, texts and two stack slots follow each other; all numbers are little-endian.
 """
@@ -47,9 +47,9 @@ WORDS: Final = struct.Struct("<9q")
 RING: Final = 512
 """Calls that are kept, the last ones."""
 ENTRY: Final = struct.Struct("<9q")
-"""Number, when issued, when finished (0: in flight, or its end was not seen), place, number and slot of its
-kind's text, step, which one of its kind it is in the step, how many of them an earlier step had at most
-(0: unknown), number again."""
+"""Fields: number; when issued; when finished (0: in flight, or its end was not seen); place; number and slot
+of its kind's text; step. Then: its number among its kind in the step; most of this kind in an earlier step
+(0: unknown); the first number again."""
 RING_AT: Final = WORDS_AT + 256
 
 GROUPS: Final = 64
@@ -116,8 +116,8 @@ def runs_of(ranks: tuple[int, ...]) -> list[list[int]]:
 
 
 def ranks_of(runs: Any, most: int = RANKS_MOST, world: int | None = None) -> tuple[int, ...]:
-    """Return the ranks that runs stand for; empty if they are no runs, of more than `most` ranks, or of
-    ranks that a job of `world` ranks has not."""
+    """Return the ranks that runs stand for. Empty if they are no runs, hold more than `most` ranks, or name
+    ranks that a job of `world` ranks does not have."""
     most = most if world is None else min(most, world)
     ranks: list[int] = []
     for run in runs if isinstance(runs, list) else ():

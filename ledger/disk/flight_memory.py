@@ -56,7 +56,7 @@ def remove_dead() -> None:
         try:
             (FOLDER / file).unlink(missing_ok=True)
         except OSError:
-            # Of another user.
+            # The file belongs to another user.
             continue
 
 

@@ -1,7 +1,7 @@
 """A run folder that is still being written, read again and again at the cost of what is new.
 
-Ranks may appear late, stand still, close or be replaced by those of another job. What is read is always a
-state the run was in: steps that every writing rank has finished, and no row of a step that is under way.
+Ranks may appear late, stand still, close or be replaced by those of another job. A reader always gets a state
+the run was in. It holds the steps that every writing rank has finished, and no row of a step under way.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Followed:
     live: bool
     """More may come: a rank has not closed, and the folder was written to not long ago."""
     version: str
-    """That of the files before they were read."""
+    """Version of the files before they were read."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Follower:
     """Reads one run folder repeatedly; not for use by several threads at once."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:
-        """`now_s` is the time of day in seconds, by which it is told whether a run stands still."""
+        """`now_s` is the time of day in seconds; a run that did not change for long by it stands still."""
         self._folder = folder
         self._now_s = now_s
         self._ranks: dict[int, _Rank] = {}

@@ -85,8 +85,8 @@ class Journal:
     def finish(self) -> pa.Table:
         """End the stream, close the file and return its rows, wherever the file's name has gone meanwhile.
 
-        The file must have been opened for reading too. Raises CutJournal, which has the rows that are there,
-        if the stream cannot be ended, as on a full disk, or lacks rows that were written.
+        The file must have been opened for reading too. Raises CutJournal, which has the rows that are there.
+        It is raised if the stream cannot be ended, as on a full disk, or if written rows are missing.
         """
         trouble = self._cut
         try:
@@ -112,18 +112,18 @@ class Journal:
         place = raw.tell()
         raw.seek(0)
         table = _whole_batches(pa.PythonFile(raw, "r"), self._table)
-        # What waits is written from here, if the disk has room by then.
+        # Buffered bytes are written from here, if the disk has room by then.
         raw.seek(place)
         return table
 
     def abandon(self) -> None:
-        """Close the file as it is, without the stream's end. What a full disk cannot hold is lost."""
+        """Close the file as it is, without the stream's end. Bytes that a full disk cannot hold are lost."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 class CutJournal(OSError):
-    """A journal that lacks rows or its end; `rows` is what it holds."""
+    """A journal without some rows or without its end; `rows` holds what it has."""
 
     def __init__(self, number: int, text: str, rows: pa.Table) -> None:
         super().__init__(number, text)
@@ -151,8 +151,8 @@ class JournalTail:
     def read(self) -> pa.Table:
         """Return all rows appended so far.
 
-        Raises FileNotFoundError where there is no file, OSError where a pipe or device has its name,
-        OtherColumns when it holds another schema, ValueError where it holds what no record would.
+        Raises FileNotFoundError if there is no file, OSError if a pipe or device has its name, OtherColumns
+        if it holds another schema. Raises ValueError if it holds values that no record would.
         """
         schema = SCHEMAS[self._table]
         check_regular(self._path)

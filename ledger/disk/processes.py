@@ -44,7 +44,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def pid_namespace() -> str | None:
-    """Return what tells this process's PID namespace from others of the host; None where it has no such."""
+    """Return the identity of this process's PID namespace on the host; None if it has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -1,7 +1,7 @@
 """Rows of watched steps that a rank has yet to append to its journals: all that a kill would leave of them.
 
-One file holds them: a JSON head, then a stream of Arrow for each table. The head names the run: a file that
-an earlier run left in the folder is no part of this one. The rows of steps that are in the journals by now do
+One file holds them: a JSON head, then a stream of Arrow for each table. The head names the run, so that a
+file which an earlier run left in the folder is ignored. The rows of steps that are in the journals by now do
 not count either: those are complete.
 """
 
@@ -82,7 +82,7 @@ def unpacked(data: bytes, run_id: str | None) -> dict[str, pa.Table]:
 def with_provisional(
     tables: dict[str, pa.Table], later: Mapping[str, pa.Table]
 ) -> tuple[dict[str, pa.Table], int]:
-    """Return the tables with the later rows of those steps that they lack, and how many steps those are."""
+    """Return the tables with those later rows whose steps they do not have, and the number of these steps."""
     if "steps" not in later:
         return tables, 0
     known = tables["steps"].column("step")

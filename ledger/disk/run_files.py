@@ -14,7 +14,8 @@ OURS = re.compile(
     rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
 )
 BESIDE = re.compile(r"^(flight|stacks|recorder|provisional)\.rank(\d{5,})\.(bin|txt|pickle|arrows)(\.part)?$")
-"""Files that say what a rank was doing when it hung or was killed; no part of a closed run's tables."""
+"""Files that say what a rank was doing when it hung or was killed; a closed run's tables do not include
+them."""
 
 
 def file_name(stem: str, rank: int, suffix: str) -> str:
@@ -88,7 +89,7 @@ def meta_path(folder: Path, rank: int) -> Path:
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank that a file in a run folder belongs to by its name; None where it is none of ours."""
+    """Return the rank that a file in a run folder belongs to by its name; None if it is not one of ours."""
     ours = OURS.match(name)
     return int(ours.group(2)) if ours else None
 

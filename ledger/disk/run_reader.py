@@ -79,7 +79,7 @@ def finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
 
 
 def run_id_of(folder: Path, rank: int) -> str | None:
-    """The run that a rank's files belong to; None where they do not say."""
+    """The run that a rank's files belong to; None if they do not say."""
     try:
         meta = _read_json(meta_path(folder, rank))
         return str(meta["run_id"])
@@ -118,7 +118,7 @@ def read_rank(folder: Path, rank: int) -> Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a rank says of the run beside its tables."""
+    """A rank's facts about the run, apart from its tables."""
 
     run_id: str | None
     closed: bool

@@ -211,14 +211,14 @@ def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
 def replace_ranks(folder: Path, ledgers: Sequence[Ledger], run_id: str) -> None:
     """Write the tables of ranks that closed in place of those in the folder, which go once all are written.
 
-    What lies beside the tables stays: nobody writes a trace, or what a hang left, a second time. Files of
-    other ranks stay too: those may still append to them. Raises OSError where the ledgers cannot be written;
-    the folder is then as it was.
+    Other files stay: nobody writes a trace, or the files a hang left, a second time. Files of other ranks
+    stay too: those may still append to them. Raises OSError where the ledgers cannot be written; the folder
+    is then as it was.
     """
     with tempfile.TemporaryDirectory(prefix=".anew-", dir=folder) as aside:
         for ledger in ledgers:
             write_rank(Path(aside), ledger, run_id)
-        # What says that a rank closed comes after its tables: until then they read as they were.
+        # The file that marks a rank as closed is renamed after its tables: until then they read as before.
         names = sorted(
             (path.name for path in Path(aside).iterdir()), key=lambda name: name.startswith("run.")
         )

@@ -24,8 +24,8 @@ def to_plain(record: object) -> Any:
 def from_plain(kind: type[_T], data: object) -> _T:
     """Return the record, or tuple of records, that JSON values hold.
 
-    Raises ValueError, with the place as `$.findings[0].ranks`, for a value that does not fit its annotation,
-    a field that is missing or unknown, a number that is not finite or does not fit 64 signed bits.
+    Raises ValueError, with the place as `$.findings[0].ranks`. It is raised if a value does not fit its
+    annotation or a field is missing or unknown. Numbers must be finite and fit 64 signed bits.
     """
     record = msgspec.convert(data, kind)
     _check(data, record, "$")

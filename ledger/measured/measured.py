@@ -1,7 +1,7 @@
 """Timed collectives of a calibration, and what their samples say: the typical time and a band.
 
-The profiler makes them, on process groups or from the files of other tools; the roofline reads the curves
-that come of them.
+The profiler makes them, on process groups or from the files of other tools. The roofline reads the resulting
+curves.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MEANT: Final = 0.95
 """Share that a band is made for: what is left over pays for drift after the calibration."""
 
 FEW: Final = 5
-"""With fewer samples a size, noise and shape cannot be told apart: they are kept as they are."""
+"""With fewer samples per size, noise and shape cannot be separated: they are kept as they are."""
 
 LATER: Final = 0.25
 MOST_LATER: Final = 1.4
-"""Each end of a band is moved further out by that power of its distance from the median, at most so far:
-a machine is loaded otherwise when something is run. Of gloo between 4 ranks on 2 cores, beside work of
-changing amount, single collectives of programs a minute later lay up to 1.4 times outside of bands that
-reached to 4 times the median. Where nothing disturbs it adds a per cent."""
+"""Each end of a band is moved further out by this power of its distance from the median, at most so far. The
+machine's load may differ when a program runs later. Measured with gloo between 4 ranks on 2 cores and a
+changing load, by programs a minute later. Single collectives lay up to 1.4 times outside of bands that
+reached to 4 times the median. On an undisturbed machine it adds one per cent."""
 
 NEIGHBOURS: Final = 2
 """Sizes on either side whose delays are taken for a size's own."""
@@ -45,7 +45,7 @@ _MEDIAN_SIGMAS: Final = 1.96
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What one message size took: the typical time and the interval that held 90 % of the samples."""
+    """Time of one message size: the typical time and the interval that held 90 % of the samples."""
 
     message_bytes: int
     """As nccl-tests counts them; 0 for a barrier."""
@@ -69,7 +69,7 @@ class Timings:
     times_ns: Mapping[int, Sequence[int]]
     """Message bytes -> one time a sample, in the order in which they were taken."""
     source: str
-    """Where and when they were measured."""
+    """Place and date of the measurement."""
     sharing: int = 1
     """How many such groups used a host's network cards at once."""
 
@@ -87,10 +87,10 @@ class Timings:
 def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
     """Return one point a message size: median and band of its samples, sorted by size.
 
-    With `FEW` samples a size or more the curve is made to rise with the message: the medians by isotonic
-    regression, the band by its envelopes, since a message can be padded to a longer one. The band is made
-    wider until the earlier and the later half of the samples hold each other, and a little more (`LATER`).
-    With fewer samples the band is the least and the most.
+    With `FEW` or more samples per size the curve is made to rise with the message: a message can be padded to
+    a longer one. Medians rise by isotonic regression, the band by its envelopes. The band is widened until
+    the earlier and the later half of the samples hold each other, and a little more (`LATER`). With fewer
+    samples the band is the least and the most.
     """
     sizes = sorted(timings.times_ns)
     samples = [timings.times_ns[size] for size in sizes]
@@ -112,8 +112,8 @@ def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
 def level(points: Sequence[CurvePoint]) -> tuple[int, int] | None:
     """Return the first and the last size of the longest stretch of one and the same time; sizes above 0.
 
-    None if no stretch reaches further than `LEVEL` times its first size. Medians that do not rise with
-    the message are made equal by `summarize`: the noise there is larger than what the size costs.
+    None if no stretch reaches further than `LEVEL` times its first size. `summarize` makes medians equal if
+    they do not rise with the message: the noise there is larger than the effect of the size.
     """
     above = (point for point in points if point.message_bytes > 0)
     stretches = [
@@ -149,12 +149,12 @@ def _median(times: Sequence[int]) -> float:
 def _bands(samples: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     """Return for each size the interval that holds `_MEANT` of samples to come, when they are as those seen.
 
-    Of n + 1 samples in random order the next is below the k-th smallest of n with a chance of k / (n + 1).
-    Delays are mostly of the machine and not of the size: the upper end is a size's least time and a quantile
-    of how far samples of it and its neighbours lie above their least. That is taken in ns or in shares,
-    whichever is less, but no less than its own samples say. The lower end has little room, as nothing is
-    quicker than undisturbed. If there are too few samples for its quantile, it lies below the least as the
-    least lies below the next, or a little further.
+    With n + 1 samples in random order the next is below the k-th smallest of n with a chance of k / (n + 1).
+    Most delays come from the machine and not from the size. A delay is a sample's distance above the least of
+    its size. The upper end is a size's least time plus a quantile of the delays of it and its neighbours. The
+    quantile is taken in ns or in shares, whichever is less, but no less than its own samples say. The lower
+    end has little room, as nothing is quicker than undisturbed. If samples are too few for its quantile, its
+    distance below the least is at least that of the least below the next.
     """
     least = [min(times) for times in samples]
     bands = []
@@ -190,8 +190,8 @@ def _later(distance: float) -> float:
 
 
 def _drift(samples: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return the factors by which the two ends of bands must be moved out for the earlier half of the
-    samples to hold the later, and the other way about."""
+    """Return the factors by which the two ends of bands must move out. With them the earlier half of the
+    samples holds the later one, and the later half the earlier one."""
     halves = [(times[: len(times) // 2], times[len(times) // 2 :]) for times in samples]
     below: list[float] = []
     above: list[float] = []

@@ -1,9 +1,9 @@
 """Arrow columns from Python values and numpy arrays from Arrow columns, without `pa.array` and `to_numpy`.
 
 Those import pandas to see whether they were handed a Series, as does a Python value among a kernel's
-arguments. That takes a fifth of a second for a training job or a short report that never asked for pandas.
-The four types of the ledger are laid out here by hand, after the Arrow columnar format (a validity bitmap,
-then values; strings as offsets and bytes; bits little end first).
+arguments. Importing pandas takes a fifth of a second, in a training job or for a short report that never
+asked for it. The four types of the ledger are laid out here by hand, after the Arrow columnar format. An
+array is a validity bitmap, then values; strings are offsets and bytes; bits are little end first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel communicates for: its collectives' `caused_by_op`.
+"""Purposes of DistributedDataParallel's communication: its collectives' `caused_by_op`.
 
 Capture writes these values, analyses decide by them.
 """
@@ -17,7 +17,7 @@ BUFFERS: Final = f"{DDP}.buffers"
 USED_PARAMETERS: Final = f"{DDP}.used_parameters"
 """Which parameters each rank's backward reached: one number a parameter, if DDP has to find unused ones."""
 SETUP: Final = f"{DDP}.setup"
-"""What wrapping sends once: shapes to compare, then all parameters and buffers from rank 0."""
+"""Messages that wrapping sends once: shapes to compare, then all parameters and buffers from rank 0."""
 BUCKET_ORDER: Final = f"{DDP}.bucket_order"
 """In which order the first backward made gradients ready: buckets are laid out by it, once."""
 JOIN: Final = f"{DDP}.join"

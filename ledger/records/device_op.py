@@ -9,7 +9,7 @@ from shardtoll.ledger.records.record import PHASES
 
 @dataclass(frozen=True, slots=True)
 class DeviceOp:
-    """What a rank's device did for one operator, of one kind of inputs, in one step: as traces tell.
+    """Work of a rank's device for one operator, with one kind of inputs, in one step, as traces show it.
 
     The record without an operator holds the kernels that no operator on record launched.
     """
@@ -20,15 +20,15 @@ class DeviceOp:
     """As the trace names it: `aten::mm`."""
     phase: str
     shapes: str | None
-    """Input shapes as `bf16[64,32] bf16[32,16]`; None where not recorded (`record_shapes=True`)."""
+    """Input shapes as `bf16[64,32] bf16[32,16]`; None if not recorded (`record_shapes=True`)."""
     count: int
     """Calls that launched kernels."""
     device_ns: int
     """How long their kernels ran, summed; kernels side by side count each."""
     flops: int | None = None
-    """Of all calls; None where the operator or its shapes are not known."""
+    """FLOPs of all calls; None if the operator or its shapes are unknown."""
     moved_bytes: int | None = None
-    """Least bytes that all calls must read and write, each operand once; None where not known."""
+    """Least bytes that all calls must read and write, each operand once; None if unknown."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:

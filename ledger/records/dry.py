@@ -2,8 +2,8 @@
 
 Operators, collectives, waits, births and deaths of storages share one counter, `order`, on each rank and in
 each step. No time in these records was measured: `start_ns` and `duration_ns` are the forecast's, and None
-before a forecast priced the step. Streams have the names that `stream` of a dry collective has: `compute` is
-the one that work runs on unless the program says otherwise.
+before a forecast priced the step. Streams have the names that `stream` of a dry collective has. Work runs on
+`compute` unless the program says otherwise.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class DryOp:
     op: str
     """As `aten.mm.default`."""
     kind: str
-    """One of `OP_KINDS`. `elementwise` covers all that memory bandwidth bounds, reductions and norms with it;
-    `copy` moves a tensor and computes nothing; `other` has no price of its own."""
+    """One of `OP_KINDS`. `elementwise` covers all that memory bandwidth bounds, reductions and norms
+    included. `copy` moves a tensor and computes nothing; `other` has no price of its own."""
     phase: str
     flops: int
     """Multiply and add counted as two; causal attention counts the half that its mask leaves."""
@@ -55,7 +55,7 @@ class DryOp:
     """Each operand once."""
     written_bytes: int
     dtype: str | None
-    """Of the operands that are multiplied, else of the result: `bfloat16`."""
+    """Type of the multiplied operands, else of the result: `bfloat16`."""
     stream: str = COMPUTE_STREAM
     module: str | None = None
     """Fully qualified module name; the empty string is the root module."""
@@ -129,7 +129,7 @@ class DryStorage:
     parameter: str | None = None
     source: str | None = None
     used_on: str | None = None
-    """Streams that used it beside its own (`record_stream`), comma separated; they delay its reuse."""
+    """Other streams that used it (`record_stream`), comma separated; they delay its reuse."""
 
     def __post_init__(self) -> None:
         if self.category not in STORAGE_CATEGORIES:

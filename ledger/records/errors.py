@@ -9,12 +9,12 @@ from shardtoll.ledger.records.one_line import shortened
 _LONGEST: Final = 288
 """Characters of an error's text: with `shardtoll: ` before it a line of at most 300."""
 _HINT_LEAST: Final = 110
-"""What a hint may take of that, however long the message is."""
+"""Characters of the line that a hint may take, however long the message is."""
 _BETWEEN: Final = ": "
 
 
 class ShardtollError(Exception):
-    """A mistake a user can mend.
+    """A mistake a user can fix.
 
     `message` says what and where in one line, `hint` what to do next. The command line prints
     both as one line and exits with `exit_code`; no traceback is shown.
@@ -62,7 +62,7 @@ class CheckFailed(ShardtollError):
 
 
 class Interrupted(ShardtollError):
-    """A command was told to end by a signal, as Ctrl-C sends one; its exit code is that of shells."""
+    """A signal ended a command, as Ctrl-C sends one; its exit code is that of shells."""
 
     def __init__(self, message: str, hint: str, number: int) -> None:
         super().__init__(message, hint)

@@ -29,7 +29,7 @@ class Event:
     """Place among the rank's events, from 0."""
     kind: str
     name: str
-    """Operator or kernel; empty where nothing names it."""
+    """Operator or kernel; empty if nothing names it."""
     phase: str
     stream: int | None
     """Device stream; None on the host."""

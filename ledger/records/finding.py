@@ -118,8 +118,8 @@ Cause = Literal[
     "wrong-norm",
     "unknown",
 ]
-"""What made a gradient wrong. doubled-reduction: reduced twice, or summed where its siblings are averaged.
-wrong-norm: the total norm is wrong, no gradient."""
+"""Reason for a wrong gradient. `doubled-reduction`: reduced twice, or summed although its siblings are
+averaged. `wrong-norm`: the total norm is wrong, no gradient."""
 
 RowTable = Literal["collectives", "computes", "steps"]
 RowRun: TypeAlias = tuple[int, int, int]
@@ -208,13 +208,13 @@ Effort = Literal["one line", "a flag", "a few lines", "a redesign"]
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to change. A saving is only claimed against `counterfactual`."""
+    """The change to make. A saving is only claimed against `counterfactual`."""
 
     text: str
     code: str | None = None
     """Code to write, where there is a short one."""
     counterfactual: str | None = None
-    """What the saving is measured against, as `the same step without this all_gather`."""
+    """The step that the saving is measured against, as `the same step without this all_gather`."""
     effort: Effort | None = None
     """None if a cause has to be found first, or if nobody knows."""
     key: str | None = None
@@ -223,7 +223,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place a finding speaks of; None where it does not apply or is not known."""
+    """The place of a finding; None if it does not apply or is unknown."""
 
     phase: str | None = None
     module: str | None = None
@@ -288,16 +288,16 @@ class Finding:
     title: str
     """One plain sentence with the numbers that matter."""
     toll_ns: int | None
-    """What it costs per step, on the rank where that is most: exposed plus duplicated compute; None unknown.
+    """Cost per step, on the rank with the highest cost: exposed plus duplicated compute; None if unknown.
 
     Findings may cost most on different ranks, so their tolls do not add up to one rank's step."""
     floor_ns: int | None
     """The least the fabric allows for what is really needed; None unknown or not applicable."""
     saving_ns: int | None
-    """What the remedy gains per step against its counterfactual; never above the toll. A prediction by replay
+    """Gain of the remedy per step against its counterfactual; never above the toll. A prediction by replay
     where `replayed` is known, else an upper bound."""
     bytes: int | None
-    """Message bytes per step and rank; None where none are involved."""
+    """Message bytes per step and rank; None if none are involved."""
     count: int
     """How many times per step and rank; what happens less than once per step counts 1."""
     ranks: tuple[int, ...]
@@ -309,17 +309,17 @@ class Finding:
     figures: tuple[Figure, ...] = ()
     """Numbers that programs decide by; evidence tells them to people."""
     rows: Rows = field(default_factory=Rows)
-    """Rows of the report's tables that it speaks of; empty where it speaks of none or does not know them."""
+    """Rows of the report's tables that the finding is about; empty if there are none or they are unknown."""
     parameters: tuple[str, ...] = ()
     """All parameters or buffers it stands for, where they are several; `where` has a single one."""
     cause: Cause | None = None
-    """Of wrong gradients; None for other kinds and where it is not known."""
+    """Cause of a wrong gradient; None for other kinds and if unknown."""
     places: tuple[Occurrence, ...] = ()
     """All its places, the most expensive first, if they are several; `where` is the first of them."""
     also: tuple[str, ...] = ()
     """Further kinds that its collectives are of, which have no line of their own: time is billed once."""
     saving_low_ns: int | None = None
-    """Low end of the predicted saving's band; None where `saving_ns` is an upper bound."""
+    """Low end of the predicted saving's band; None if `saving_ns` is an upper bound."""
     saving_high_ns: int | None = None
     """High end of it; never above the toll either."""
     replayed: str | None = None
@@ -363,7 +363,7 @@ class Finding:
         return KINDS[self.kind]
 
     def figure(self, name: str) -> int | float | None:
-        """Return the value of the figure with that name; None where it has none."""
+        """Return the value of the figure with that name; None if there is none."""
         return next((figure.value for figure in self.figures if figure.name == name), None)
 
 
@@ -372,13 +372,12 @@ _CONSEQUENCES: Final = {"wrong-gradient": 1, "replica-drift": 2}
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return errors, then warnings, then infos; each by what fixing it saves, the most first, unknown ones
-    last: by its predicted saving if that is replayed, else by its toll, which bounds it.
+    """Return errors, then warnings, then infos. Within each, the finding whose fix saves most comes first,
+    unknown ones last. The saving is the predicted one if it is replayed, else the toll, which bounds it.
 
-    Errors of equal cost begin with the cause of others: a parameter that was never synchronised has a wrong
-    gradient, and its replicas drift. Of others that cost the same the fix that saves more comes first; equal
-    ones stay as they came. An info may cost more than a
-    warning: it is not known to be anybody's fault.
+    Errors of equal cost begin with the cause of others: a parameter that was never synchronised gets a wrong
+    gradient, and its replicas drift. Among other findings of equal cost, the fix that saves more comes first;
+    equal ones keep their order. An info may cost more than a warning: it is not known to be anybody's fault.
     """
     return tuple(
         sorted(

@@ -1,4 +1,4 @@
-"""What one rank was doing: its last collectives in program order, and where it stands now.
+"""State of one rank: its last collectives in program order, and where it stands now.
 
 A flight file of ours, a dump of NCCL's flight recorder and a log of torch all become these records. Times are
 nanoseconds since 1970 on the rank's own host; None is unknown.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 State: TypeAlias = Literal["open", "closed", "failed", "left", "unknown"]
-"""open: the rank was inside its audit. closed: the audit ended well. failed: by an exception.
-left: the interpreter ended with the audit open. unknown: the file does not say."""
+"""`open`: the rank was inside its audit. `closed`: the audit ended well. `failed`: by an exception. `left`:
+the interpreter ended with the audit open. `unknown`: the file does not say."""
 Life: TypeAlias = Literal["alive", "stopped", "dead", "unknown"]
 """Whether the process still lives; stopped: by a signal, as SIGSTOP."""
 Source: TypeAlias = Literal["flight", "recorder", "log"]
@@ -30,7 +30,7 @@ class FlightCall:
     op: str
     group: str
     place: int | None
-    """Its place among the group's collectives, the same on every rank. Of a send or recv: its place among
+    """Its place among the group's collectives, the same on every rank. For a send or recv: its place among
     those of the same direction between the same two ranks."""
     message_bytes: int | None = None
     dtype: str | None = None
@@ -40,7 +40,7 @@ class FlightCall:
     source: str | None = None
     """`file.py:line (function)` of the user's code."""
     received_bytes: int | None = None
-    """What this rank is to get in an all_to_all."""
+    """Bytes that this rank gets in an all_to_all."""
     module: str | None = None
     phase: str | None = None
     step: int | None = None

@@ -16,8 +16,8 @@ from shardtoll.ledger.records.columns import column, ints, literal
 def surveyed_steps(steps: pa.Table) -> tuple[int, ...]:
     """Return the numbers of the steps that every rank which finished them surveyed, in order.
 
-    `steps` is the ledger's table. A step that one rank surveyed and another watched is a watched one: what
-    rests on comparing its ranks cannot be told.
+    `steps` is the ledger's table. A step that one rank surveyed and another watched counts as watched:
+    results that compare its ranks are unknown.
     """
     watched = steps.filter(pc.equal(steps.column("level"), literal("watch"))).column("step")
     every = set(steps.column("step").unique().to_pylist())
@@ -27,8 +27,8 @@ def surveyed_steps(steps: pa.Table) -> tuple[int, ...]:
 def alike_steps(steps: pa.Table) -> tuple[int, ...]:
     """Return the numbers of the steps that every rank which finished them looked at in one way, in order.
 
-    Where one rank surveys a step and another watches it, the second waits for the first one's capture: no
-    waiting in it may be compared. Where all steps are like that, all are returned.
+    If one rank surveys a step and another watches it, the second waits for the first one's capture. Waiting
+    in such a step must not be compared. If all steps are like that, all are returned.
     """
     # Not group_by: it would load pyarrow's dataset machinery, for one small table.
     kinds = set(zip(steps.column("step").to_pylist(), steps.column("level").to_pylist(), strict=True))
@@ -46,7 +46,8 @@ def watched_steps(steps: pa.Table) -> tuple[int, ...]:
 
 
 def timed_steps(steps: pa.Table) -> tuple[int, ...]:
-    """Return the numbers of the steps that times are means over: the watched ones, else those alike."""
+    """Return the numbers of the steps that times are means over: the watched ones, else those of
+    `alike_steps`."""
     return watched_steps(steps) or alike_steps(steps)
 
 

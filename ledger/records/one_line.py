@@ -57,7 +57,7 @@ def clip(value: object, most: int) -> str:
 def shortened(value: object, most: int) -> str:
     """Return the cleaned text in at most `most` characters, the mark of what was cut among them."""
     text = str(value)
-    # Of a text of many MB only the ends are looked at.
+    # Only the ends of a text of many MB are looked at.
     text = clean(text if len(text) <= 4 * most else f"{text[: 2 * most]}{text[-2 * most :]}")
     if len(text) <= most:
         return text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SET_UP: Final = "set_up"
-"""What the cause of a message ends with that a schedule sends once, to agree on shapes or to connect."""
+"""Ending of the cause of a message that a schedule sends once, to agree on shapes or to connect."""
 
 METADATA_BYTES: Final = 1024
 """A message of at most so many bytes is metadata where its group sends larger ones."""
@@ -65,7 +65,7 @@ def one_way(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     facts = pd.DataFrame({"group_id": frame["group_id"].to_numpy(), "bytes": sizes})
     largest = facts.groupby("group_id")["bytes"].transform("max").to_numpy(dtype=np.float64)
     metadata = (sizes <= METADATA_BYTES) & (largest > METADATA_BYTES)
-    # What does not count agrees with any direction.
+    # Rows that do not count agree with any direction.
     facts["up"], facts["down"] = forward | metadata, ~forward | metadata
     facts["either"] = either | metadata
     groups = facts.groupby("group_id")

@@ -62,7 +62,7 @@ def _require_non_finite(value: str | None) -> None:
 
 Workload = Literal["training", "inference"]
 SERVES: Final = ("prefill", "decode", "mixed")
-"""What a step of an inference engine works on: prompts, the next token or tokens of requests, or both."""
+"""Work of one step of an inference engine: prompts, the next token or tokens of requests, or both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Run:
     hosts: tuple[str, ...]
     """Host names, in order of first rank."""
     mesh: Mapping[str, int]
-    """Device-mesh dimension name -> size; empty where no mesh was found."""
+    """Device-mesh dimension name -> size; empty if no mesh was found."""
     source: Literal["live", "trace", "dry"]
     """`dry`: made under fake tensors in one process; every time in it is a forecast's."""
     ranks_seen: tuple[int, ...]
@@ -90,11 +90,11 @@ class Run:
     ranks_per_host: int | None = None
     """Ranks that share a host; None if unknown or uneven."""
     rank_hosts: tuple[str | None, ...] = ()
-    """Host of each rank in `ranks_seen`, None if unknown; empty where no rank's is known."""
+    """Host of each rank in `ranks_seen`, None if unknown; empty if no rank's host is known."""
     nccl_version: str | None = None
     """Version of NCCL (or RCCL), as `2.27.3`; None if unknown or not used."""
     machine: str | None = None
-    """What a host of the job says of its make and network, as `p5.48xlarge; 32x efa`; None if unknown."""
+    """Make and network that a host of the job reports, as `p5.48xlarge; 32x efa`; None if unknown."""
     cores: int | None = None
     """CPU cores that the ranks of one host may run on together, on the host with fewest; None if
     unknown."""
@@ -109,11 +109,11 @@ class Run:
     devices_per_host: int | None = None
     """Devices that a rank sees on its host; there may be more."""
     workload: Workload | None = None
-    """What the job does, as a trace shows it: a backward or optimizer, or an engine of inference without
-    either; None if neither shows."""
+    """Kind of job, as a trace shows it. A backward or optimizer means training, an engine of inference
+    without either means inference; None if neither shows."""
     gpu: str | None = None
-    """The GPU that a dry run was made for, a key of the GPU table as `h100-sxm`, or the name that its file
-    gives it; None of other runs."""
+    """The GPU that a dry run was made for: a key of the GPU table as `h100-sxm`, or the name in its file.
+    None for other runs."""
     fabric: str | None = None
     """The fabric that a dry run was made for, by name; None of other runs."""
     gpu_toml: str | None = None
@@ -179,14 +179,14 @@ class Step:
     step: int
     rank: int
     start_ns: int
-    """First instant that belongs to the step, ns since the run's epoch. On devices that run behind the
-    host a step is the time of the work it launched, so steps follow each other and may interleave."""
+    """First instant that belongs to the step, ns since the run's epoch. On devices that run behind the host a
+    step is the time of the work it launched. Steps there follow each other and may interleave."""
     duration_ns: int
     """All instants that belong to the step, whichever they are: its parts added up."""
     compute_ns: int
     """Time in which this rank's device computed (CPU: the training thread ran operators)."""
     exposed_comm_ns: int
-    """Time in which nothing was computed because of a collective (CPU: thread blocked on it)."""
+    """Time without any compute because of a collective (CPU: thread blocked on it)."""
     exposed_copy_ns: int
     """Time in memory copies between devices that no compute hid."""
     idle_ns: int
@@ -196,18 +196,18 @@ class Step:
     capture_ns: int = 0
     """The part of `unattributed_ns` that was capture's own work."""
     level: str = "survey"
-    """`survey`: operators and their times are known. `watch`: only collectives were looked at; what is
-    neither blocked on them nor capture's own is unattributed, and there are no Compute records or
+    """`survey`: operators and their times are known. `watch`: only collectives were looked at. Time that is
+    neither blocked on them nor capture's own is unattributed. There are no Compute records or
     fingerprints."""
     exposed_wait_ns: int | None = None
     """The part of `exposed_comm_ns` spent waiting for late ranks; known once ranks are matched."""
     exposed_move_ns: int | None = None
     """The part spent while data moved. The rest belongs to collectives whose wait is unknown."""
     waited_for_ns: int | None = None
-    """Exposed waiting for this rank, on the rank that waited longest for it; None in a step without a matched
+    """Exposed waiting for this rank, on the rank that waited longest for it. None in a step without a matched
     collective of this rank. A lower bound if a rank of the group was not seen."""
     compute_beyond_ns: int | None = None
-    """What this rank computed beyond the median rank of the step; None if the step was not surveyed."""
+    """Compute time of this rank beyond the median rank of the step; None if the step was not surveyed."""
     asleep_ns: int | None = None
     """Time in which the training thread neither ran nor was ready to, whatever blocked it; None unknown."""
     slowed_compute_ns: int | None = None
@@ -215,7 +215,7 @@ class Step:
     slowed_idle_ns: int | None = None
     """The part of `capture_ns` that is estimated by operator and taken out of `idle_ns`; None unknown."""
     parts_error_ns: int | None = None
-    """Of a watched step that is divided into parts as surveyed ones are: how far each may be off. None: not
+    """Error bound of each part, for a watched step that is divided into parts as surveyed ones are. None: not
     divided, or measured in the step itself."""
     serves: str | None = None
     """One of `SERVES` in a step of an inference engine; None in training or unknown."""
@@ -318,22 +318,22 @@ class Collective:
     cut_from_hash: int | None = None
     """Fingerprint of what this rank cut its input from, in equal parts; None if none is known."""
     optimizer_steps: int | None = None
-    """How many optimizer steps this rank had finished in the audit when it was issued; None unknown, or
-    in the midst of one, as in a closure."""
+    """Optimizer steps this rank had finished in the audit when the collective was issued. None if unknown, or
+    during an optimizer step, as in a closure."""
     gradients_begun: int | None = None
-    """How many backwards of this rank had begun, in the audit, with gradients cleared since the one before,
-    when it was issued; None unknown."""
+    """When the collective was issued: backwards of this rank that had begun in the audit, with gradients
+    cleared since the one before. None if unknown."""
     of_values: bool | None = None
     """Whether it moves the values of `parameter`, and not its gradient; None if no tensor tells."""
     operand: str | None = None
     """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
     number_sent: float | None = None
-    """What was sent, where that is one float32; None if it is more, not finite or not known."""
+    """The value sent, if it is one float32; None if it is more, not finite or unknown."""
     number_received: float | None = None
     """The result, where it is one float32."""
     input_content: int | None = None
-    """Number of what was sent, within the rank's step: equal on two records where one untouched memory was
-    sent, or a copy of it, whatever its values; None unknown."""
+    """Number of the content sent, within the rank's step. Equal on two records if one untouched memory, or a
+    copy of it, was sent, whatever its values. None if unknown."""
     output_content: int | None = None
     """Number of the result; another collective's `input_content` is equal if it sent that on untouched."""
     cut_from_content: int | None = None
@@ -341,8 +341,8 @@ class Collective:
     cut_by_placement: bool | None = None
     """Whether DTensor cut the input from a tensor that its placements call replicated."""
     read_hash: int | None = None
-    """Fingerprint of the part of a gather's result that was read first, by the order of its elements; equal
-    to `input_hash` where that is what this rank had sent."""
+    """Fingerprint of the part of a gather's result that was read first, by the order of its elements. Equal
+    to `input_hash` if this rank had sent that part."""
     read_dimension: int | None = None
     """Dimension along which this rank read its own even part of the result and nothing else; None unknown."""
     read_carries_gradient: bool | None = None
@@ -365,23 +365,23 @@ class Collective:
     waited_ns: int | None = None
     """The part of `exposed_ns` beyond the transfer: waiting for a late rank that no compute hid."""
     library: str | None = None
-    """`package/file.py:line (function)` of the innermost frame of an installed library, torch apart, that the
-    user's line at `source` called; None if it calls none."""
+    """`package/file.py:line (function)` of the innermost frame of an installed library, torch apart. The
+    user's line at `source` called it; None if it calls none."""
     all_used: bool | None = None
-    """Of DDP's map of used parameters: whether this rank's backward reached them all. None of all else, and
+    """For DDP's map of used parameters: whether this rank's backward reached them all. None of all else, and
     where unknown."""
     uncleared_steps: int | None = None
-    """How many optimizer steps in a row had used gradients that nobody had cleared since the same optimizer's
-    step before, when it was issued; None unknown."""
+    """Number of successive optimizer steps, when this was issued, whose gradients nobody had cleared since
+    the same optimizer's step before. None if unknown."""
     reshards: bool | None = None
-    """Of what FSDP2 issues: whether it lets the parameters go after forward, to gather them again in
+    """For FSDP2's collectives: whether it frees the parameters after forward, to gather them again in
     backward. None of all else, and where unknown."""
     received_bytes: int | None = None
-    """What this rank got in an all_to_all, from itself included; its `message_bytes` are what it sent. None
-    of all else, and where unknown."""
+    """Bytes this rank got in an all_to_all, from itself included; its `message_bytes` are the bytes it sent.
+    None of all else, and where unknown."""
     loss_classes: int | None = None
-    """Of a gather along the classes of logits: how many `F.cross_entropy` read, which are all, with one class
-    a token; None of all else, and where unknown."""
+    """For a gather along the classes of logits: how many classes `F.cross_entropy` read, which is all of
+    them, with one class per token. None for all else, and if unknown."""
     expected_ns: int | None = None
     """The time that a tuned library is expected to take on the fabric: at least `floor_ns`."""
     order: int | None = None
@@ -437,8 +437,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """One operator with FLOPs on one rank, with what tells whether others did the same: matmul-like ones,
-    norms, losses and, as one record a step, all that optimizers do (see `work.kind_of_work`)."""
+    """One operator with FLOPs on one rank, with facts that show whether others did the same. Kept are
+    matmul-like ones, norms, losses and, as one record per step, all work of optimizers (see
+    `work.kind_of_work`)."""
 
     step: int | None
     rank: int
@@ -447,7 +448,7 @@ class Compute:
     op: str
     """As `aten.mm.default`."""
     flops: int
-    """Multiply and add counted as two. Of an optimizer the elements it updates, one each."""
+    """Multiply and add counted as two. For an optimizer: the number of elements it updates."""
     start_ns: int
     duration_ns: int | None
     """None on devices whose operators run behind the host."""
@@ -469,9 +470,9 @@ class Compute:
     moved_bytes: int | None = None
     """Least bytes it must read and write: each operand once; None if not taken."""
     non_finite: str | None = None
-    """`input` if an operand holds NaN or infinity, `output` if the result alone does; of an optimizer
-    `input` for gradients, `output` for parameters, `left-out` if a gradient scaler keeps it from using such
-    gradients; None not seen."""
+    """`input` if an operand holds NaN or infinity, `output` if only the result does. For an optimizer `input`
+    means gradients, `output` parameters. `left-out`: a gradient scaler keeps it from using such gradients.
+    None: not seen."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -491,10 +492,10 @@ class Count:
     issued: int | None
     """Growth of the group's own sequence number over the step; None if it cannot be read."""
     recorded: int
-    """What our records of this group account for in that number."""
+    """The part of that number that our records of this group account for."""
     other_thread: bool | None = None
-    """Whether a thread beside the training one has used the group by then: its calls may be counted in one
-    step and recorded in the next. None if older versions did not say."""
+    """Whether a thread other than the training one has used the group by then. Its calls may be counted in
+    one step and recorded in the next. None if older versions did not say."""
 
     def __post_init__(self) -> None:
         _require_not_negative(self, "issued", "recorded")

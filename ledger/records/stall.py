@@ -12,8 +12,8 @@ StallKind = Literal[
 ]
 STALL_KINDS: Final[tuple[str, ...]] = get_args(StallKind)
 IDLE_KINDS: Final = ("bubble", "data", "host-sync", "launch", "host")
-"""Kinds whose `lost_ns` are parts of the step's idle time. Where several explain an instant the
-first of them has it, so their sum is never more than the idle time."""
+"""Kinds whose `lost_ns` are parts of the step's idle time. If several explain an instant, the first of them
+has it, so their sum is never more than the idle time."""
 SHORT_GAP_NS: Final = 1_000_000
 """In a longer gap the host does something else than launch: Python takes less between two operators."""
 
@@ -32,13 +32,12 @@ class Stall:
     """One reason for which a rank lost time in a step, all its occurrences added up.
 
     `data`: the device was idle while the host fetched a batch; live, also the fetching before the step.
-    `host-sync`: idle after or while the host waited for the device; live, how often and how long the host
-    read values, which loses a CPU no idle time. `bubble`: idle inside a pipeline schedule. `launch`: a
-    short gap before work that the host launched only after the device had fallen idle. `host`: idle for no
-    other reason on record; live, the time between steps. `copy`: memory copies no compute hid. `recompute`:
-    compute done again for activation checkpointing. `checkpoint`: live, the training thread wrote a
-    checkpoint, in the step or before it. `unclassified`: device work that looks like communication
-    and is none we know.
+    `host-sync`: idle after or while the host waited for the device. Live: how often and how long the host
+    read values, which costs a CPU no idle time. `bubble`: idle inside a pipeline schedule. `launch`: a short
+    gap before work that the host launched only after the device had fallen idle. `host`: idle for no other
+    reason on record; live, the time between steps. `copy`: memory copies no compute hid. `recompute`: compute
+    done again for activation checkpointing. `checkpoint`: live, the training thread wrote a checkpoint, in
+    the step or before it. `unclassified`: device work that looks like communication and is none we know.
     """
 
     step: int | None
@@ -46,7 +45,7 @@ class Stall:
     rank: int
     kind: str
     name: str
-    """What it was: an annotation, runtime call, copy or kernel by name; empty where nothing names it."""
+    """Name of the annotation, runtime call, copy or kernel; empty if nothing names it."""
     phase: str
     count: int
     """Occurrences."""
@@ -59,21 +58,21 @@ class Stall:
     source: str | None = None
     """`file.py:line (function)` of the user's own code."""
     bytes: int | None = None
-    """Bytes copied, or written to a checkpoint; None where that does not apply or is not known."""
+    """Bytes copied, or written to a checkpoint; None if that does not apply or is unknown."""
     before_ns: int | None = None
-    """The part of `total_ns` between the step before and this one. No step's duration contains it, so it is
-    in no `lost_ns`: a loop waits for its batch before the step that uses it. None: not looked at."""
+    """The part of `total_ns` between the step before and this one. No step's duration contains it, so no
+    `lost_ns` does: a loop waits for its batch before the step that uses it. None: not looked at."""
     library: str | None = None
     """The innermost frame of an installed library that the line at `source` called; see `Collective`.
 
-    Of a trace's `host` stall: the innermost function that was open for most of it.
+    For a trace's `host` stall: the innermost function that was open for most of it.
     """
     samples: int | None = None
-    """Of `data`: samples in the batches fetched to train on; None unknown, and with gradients off."""
+    """For `data`: samples in the batches fetched to train on; None if unknown, and with gradients off."""
     tokens: int | None = None
     """The same of tokens: elements of each batch's first tensor of whole numbers, [samples, length]."""
     data_ranks: int | None = None
-    """Of `data`: ranks that the loader's sampler shares the data set out to; None where no sampler tells."""
+    """For `data`: ranks that the loader's sampler divides the data set among; None if no sampler shows it."""
 
     def __post_init__(self) -> None:
         if self.kind not in STALL_KINDS:
@@ -88,10 +87,10 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Leadup:
-    """What a rank's device did between the last collective of the same group and this one's start.
+    """A rank's device time between the last collective of the same group and the start of this one.
 
-    Ranks leave a collective together, so a rank that joins the next one late did something longer
-    than the others since: the parts say what. They add up to the collective's start minus `since_ns`.
+    Ranks leave a collective together. A rank that joins the next one late did something longer than the
+    others since: the parts show which. They add up to the collective's start minus `since_ns`.
     """
 
     step: int | None

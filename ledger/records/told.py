@@ -16,8 +16,8 @@ _KEYS: Final = ("step", "rank")
 def exposure_told(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the rows of the steps' table whose `exposed_comm_ns` is known, in no order.
 
-    Left out are rows of watched steps that say 0 while a collective of theirs has no known exposed time, or
-    was counted by its group and is not on record. In such a step no record shows the waiting.
+    Left out are rows of watched steps that say 0 although one of their collectives is unclear. Its exposed
+    time is unknown, or its group counted it without a record. In such a step no record shows the waiting.
     """
     steps = tables["steps"]
     said = pc.and_(_watched(steps), pc.equal(steps.column("exposed_comm_ns"), literal(0)))
@@ -28,9 +28,9 @@ def exposure_told(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def exposure_doubted(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the rows of watched steps of which some collective's exposed time is not known, in no order.
+    """Return the rows of watched steps in which the exposed time of some collective is unknown, in no order.
 
-    Their `exposed_comm_ns` is a lower bound; where it is 0 nothing is told, see `exposure_told`.
+    Their `exposed_comm_ns` is a lower bound; if it is 0 nothing is known, see `exposure_told`.
     """
     steps = tables["steps"]
     return _joined(steps.filter(_watched(steps)), tables, "left semi")

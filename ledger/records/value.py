@@ -1,6 +1,6 @@
 """Records of values: what tensors held, small enough to keep, and which parameters a rank trains.
 
-Most are made only where `audit(checks=...)` asks for them.
+Most are made only if `audit(checks=...)` asks for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SKETCH_COLUMNS: Final = tuple(f"sketch_{number}" for number in range(SKETCH))
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What one tensor held on one rank at one moment.
+    """Content of one tensor on one rank at one moment.
 
     `input`: an argument of the audited model's forward. `gradient`: of a parameter, as the optimizer was
     about to use it. `parameter`, `buffer`: after the step; a `parameter` without a step:
@@ -32,9 +32,9 @@ class Value:
     `shard`: this rank's part of a sharded parameter before the first step. `UNASKED` names those two: they
     need no check.
 
-    The sketch is linear and counts by *global* position: the sketches of a tensor's shards add up to that of
-    the whole, and those of parts of a sum to that of the sum. The difference of two sketches is that of the
-    difference. The mean square of a sketch's numbers estimates the tensor's sum of squares.
+    The sketch is linear and counts by *global* position. The sketches of a tensor's shards add up to that of
+    the whole. Those of parts of a sum add up to that of the sum. The difference of two sketches is that of
+    the difference. The mean square of a sketch's numbers estimates the tensor's sum of squares.
     """
 
     step: int | None
@@ -43,11 +43,12 @@ class Value:
     name: str
     """Parameter or buffer by FQN; an input as `args[0]` or `kwargs.mask`, with keys and numbers into it."""
     nth: int
-    """Which of its name in the step: the micro-batch of an input, the call of a norm and of what it was
-    taken; 1 of a gradient that no optimizer was about to use, as the step ended; else 0."""
+    """Number among those of its name in the step. It is the micro-batch of an input, or the call of a norm,
+    also for the gradients of that norm. It is 1 for a gradient that no optimizer was about to use as the step
+    ended, else 0."""
     dtype: str
     shape: str
-    """Of what this rank holds, as `[64, 32]`."""
+    """Shape of the part this rank holds, as `[64, 32]`."""
     placements: str | None
     """DTensor placements; None of a plain tensor."""
     mesh_dims: str | None
@@ -57,12 +58,13 @@ class Value:
     hash: int | None
     """Fingerprint of what this rank holds; equal values of equal shape have equal ones."""
     constant: bool
-    """It holds one value throughout: equality then proves little. Of a shard also a few values, or NaN."""
+    """It holds one value throughout: equality then proves little. For a shard also: it holds a few values
+    only, or NaN."""
     square: float | None
     """Sum of squares of what this rank holds; None if not finite or not of numbers."""
     may_leave_out: bool | None = None
-    """Of a gradient: a gradient scaler has told the optimizer to leave the step out if one is not finite, or
-    was at work while no optimizer was about to use it. Of a loss: a scaler was at work."""
+    """For a gradient: a gradient scaler made the optimizer skip the step if one is not finite. Or a scaler
+    was at work while no optimizer was about to use the gradient. For a loss: a scaler was at work."""
     sketch_0: float | None = None
     sketch_1: float | None = None
     sketch_2: float | None = None
@@ -94,9 +96,9 @@ class Parameter:
     name: str
     """FQN, without what wrappers add to it."""
     shape: str
-    """Of the whole parameter, as `[64, 32]`."""
+    """Shape of the whole parameter, as `[64, 32]`."""
     local_shape: str
-    """Of what this rank holds."""
+    """Shape of the part this rank holds."""
     dtype: str
     numel: int
     """Elements on this rank."""
@@ -106,7 +108,7 @@ class Parameter:
     placements: str | None = None
     mesh_dims: str | None = None
     wrapper: str | None = None
-    """What reduces its gradient by itself: `DDP`, `FSDP1`, `FSDP2`; None if nothing does."""
+    """The wrapper that reduces its gradient by itself: `DDP`, `FSDP1`, `FSDP2`; None if there is none."""
     group: str | None = None
     """Process group over which the wrapper reduces it."""
     reduced_by_wrapper: bool | None = None

@@ -1,8 +1,8 @@
 """How many bytes a collective moves, by the definitions of nccl-tests (doc/PERFORMANCE.md).
 
-`message bytes` is the size nccl-tests prints. `wire bytes` is what one rank must send for the
-algorithm assumed: ring for the reductions and gathers, chain for broadcast and reduce, pairwise
-for all_to_all, direct for the rest.
+`message bytes` is the size nccl-tests prints. `wire bytes` is the number of bytes one rank must send for the
+algorithm assumed. Reductions and gathers use a ring, broadcast and reduce a chain, all_to_all is pairwise,
+the rest direct.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALGORITHM: Final[dict[str, str]] = {
     "recv": "direct",
     "barrier": "none",
 }
-"""The algorithm that `wire_bytes` assumes for each op; reports name it beside the number."""
+"""The algorithm that `wire_bytes` assumes for each op; reports name it with the number."""
 
 
 def busbw_factor(op: str, group_size: int) -> float | None:
@@ -56,13 +56,13 @@ def busbw_factor(op: str, group_size: int) -> float | None:
 
 
 def wire_bytes(op: str, message_bytes: int | None, group_size: int, *, is_root: bool = False) -> int | None:
-    """Return the bytes one rank sends, rounded up; None where the message size is unknown.
+    """Return the bytes one rank sends, rounded up; None if the message size is unknown.
 
     `message_bytes` is in nccl-tests' sense: all_gather and gather count the whole output,
     reduce_scatter and scatter the whole input, all_to_all this rank's input. `is_root` matters
     for gather, scatter, reduce and broadcast only: a gather's or reduce's root sends nothing, a
-    scatter's other ranks send nothing. In a broadcast chain every rank but the last sends the
-    message; which rank is last is not known here, so each is counted as sending it.
+    scatter's other ranks send nothing. In a broadcast chain every rank but the last sends the message. The
+    last rank is unknown here, so each is counted as sending it.
     """
     n = group_size
     if op == "barrier":

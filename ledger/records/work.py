@@ -1,4 +1,4 @@
-"""What kind of work a Compute record is, by its operator's name."""
+"""Kind of work of a Compute record, by its operator's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dry run asks of the forecast, by name: which machine it plays, and what its step takes."""
+"""Questions of a dry run to the forecast, by name: which machine it plays, and how long its step takes."""
 
 from __future__ import annotations
 

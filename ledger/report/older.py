@@ -1,4 +1,4 @@
-"""What reports of earlier versions lack and their other columns tell."""
+"""Columns that reports of earlier versions do not have and that their other columns show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 def with_unsplit(steps: pa.Table) -> pa.Table:
     """Return the steps with `exposed_unsplit_ns`, which an earlier version did not write.
 
-    It is what waiting and moving leave of the exposed communication; unknown where these are.
+    It is the exposed communication less waiting and moving; unknown if these are.
     """
     index = steps.schema.get_field_index("exposed_unsplit_ns")
     if not steps.num_rows or steps.column(index).null_count < steps.num_rows:

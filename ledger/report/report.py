@@ -56,7 +56,7 @@ SCHEMA_VERSION: Final = 1
 _ANSWERS: Final = (
     *("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks", "foreseen", "overlaps"),
 )
-"""What analyses say besides the tables, in the order of the JSON file."""
+"""Answers of analyses, apart from the tables, in the order of the JSON file."""
 MOST_BYTES: Final = 2_000_000_000
 """Bytes of a report file that is read: some 3.5 million collectives; a million take about 570 MB."""
 
@@ -72,7 +72,7 @@ class FabricInfo:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run cost and why. Findings stand by severity, then by saving: see `ranked`."""
+    """The cost of a run, and its causes. Findings stand by severity, then by saving: see `ranked`."""
 
     run: Run
     fabric: FabricInfo
@@ -81,26 +81,27 @@ class Report:
     """The ledger's tables; `collectives` with wait, transfer, busbw and floor filled in."""
     findings: tuple[Finding, ...] = field(default=())
     headline: str | None = None
-    """Whether the network or a rank is at fault, in one sentence; None where nothing can be said."""
+    """Whether the network or a rank is at fault, in one sentence; None if neither is known."""
     roofline: StepRoofline | None = None
-    """What accelerator and fabric allow the steps; None in reports of earlier versions, or without steps."""
+    """Least time that accelerator and fabric allow the steps; None in reports of earlier versions, or without
+    steps."""
     pipelines: Pipelines | None = None
     """The job's pipelines and what their stages lose; None without any, or in reports of earlier versions."""
     unbilled: Unbilled | None = None
     """Time of the slowest rank's step that no finding prices; None if it is a small share, or in reports of
     earlier versions."""
     traffic: tuple[Traffic, ...] = ()
-    """What a step sends, by operation and group; empty without finished steps, or in reports of earlier
+    """Bytes that a step sends, by operation and group; empty without finished steps, or in reports of earlier
     versions."""
     sound_checks: tuple[SoundCheck, ...] = ()
     """Checks that ran and found nothing wrong; empty in reports of earlier versions."""
     foreseen: Foreseen | None = None
-    """What replaying the first steps says of the findings and of the critical path; None where no step can be
-    replayed, or in reports of earlier versions."""
+    """Result of replaying the first steps: findings and the critical path. None if no step can be replayed,
+    or in reports of earlier versions."""
     overlaps: tuple[Overlap, ...] = ()
     """Findings that speak of the same time; empty in reports of earlier versions."""
     hta: HtaFigures | None = None
-    """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
+    """Holistic Trace Analysis of the traces; None if it was not asked for (`--hta`)."""
 
     def __post_init__(self) -> None:
         # A finding's number on the bill is its place here, so nobody orders them again.
@@ -114,7 +115,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What every renderer says first: errors, then `headline`; without both the first finding.
+        """First sentences of every renderer: errors, then `headline`; without both the first finding.
 
         A job that hangs has nothing else to say: what its last steps cost does not matter then.
         """
@@ -174,7 +175,7 @@ class Report:
 
     @property
     def notices(self) -> list[Notice]:
-        """What the capture had to say about itself."""
+        """Notices of the capture about itself."""
         return to_records("notices", self.tables["notices"])
 
     def show(self, width: int | None = None) -> None:

@@ -26,7 +26,7 @@ MOST_NS: Final = 1 << 62
 
 
 class ScoredFinding(msgspec.Struct, frozen=True):
-    """What became of one finding."""
+    """Outcome of one finding."""
 
     kind: str
     place: str
@@ -54,12 +54,12 @@ class Score(msgspec.Struct, frozen=True, tag_field="score_version", tag=1):
     low_ns: int | None
     high_ns: int | None
     predicted_ns: int | None
-    """Of all findings of the line that are gone or smaller, together: the step's time knows no cause."""
+    """Sum for all findings of the line that are gone or smaller: the step's time does not show the cause."""
     predicted_low_ns: int | None = None
     """Ends of the prediction's band; None if nothing was replayed, and in lines of earlier versions."""
     predicted_high_ns: int | None = None
     held: bool | None = None
-    """Whether the band held what was measured; None where that cannot be told."""
+    """Whether the band held the measured saving; None if unknown."""
 
     def __post_init__(self) -> None:
         band = (self.predicted_low_ns, self.predicted_high_ns)
@@ -82,8 +82,8 @@ class KindScore:
     exceeded: int
     """Verifications whose step became shorter by more than was predicted: the bound was wrong."""
     ratio: float | None
-    """Mean of measured / predicted over the verifications with a finding gone that had a prediction, and
-    whose step times vary less than that; None without."""
+    """Mean of measured / predicted; None without any. It covers verifications with a finding gone and a
+    prediction, and step times that vary less than the prediction."""
     timed: int
     """How many verifications that mean is over."""
     bands: int = 0
@@ -94,7 +94,7 @@ class KindScore:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a file of scores holds."""
+    """Content of a file of scores."""
 
     scores: tuple[Score, ...]
     damaged: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
 """Live records of a rank joined with a trace of the same steps: causes of the one, device times of the other.
 
-Live capture knows which module, parameter and line asked for a collective; on an accelerator it cannot
-know when the device worked on it. The trace knows that, and hardly any cause.
+Live capture knows which module, parameter and line asked for a collective. On an accelerator it cannot know
+when the device worked on it. The trace knows that, and hardly any cause.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START_SLACK_NS: Final = 200_000
 _RUNS_AS: Final = {("reduce_scatter", "all_reduce")}
 """(op asked for, op a trace may show): gloo runs a reduce-scatter as an all-reduce."""
 _KEPT_NOTICES: Final = ("file-cut", "launches-unseen")
-"""What a trace has to say of itself that still holds when live records fill in what it lacks."""
+"""Notices of a trace about itself that still hold when live records fill its gaps."""
 _BLIND: Final = "times-unknown"
 _PART_OF: Final = dict.fromkeys((*IDLE_KINDS, "checkpoint"), "idle_ns") | {
     "copy": "exposed_copy_ns",
@@ -36,12 +36,11 @@ _PART_OF: Final = dict.fromkeys((*IDLE_KINDS, "checkpoint"), "idle_ns") | {
 def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     """Return the live ledger of one rank with what the trace of `steps` adds.
 
-    Every live record keeps its cause. Where live capture did not time operators (an accelerator), the
-    step's split and its collectives' start, duration and exposed time are the trace's. A collective that
-    only the trace has gets a row without a cause, so that shares still add up. Elsewhere only what was
+    Every live record keeps its cause. If live capture did not time operators (an accelerator), the step's
+    split comes from the trace. So do the start, duration and exposed time of its collectives. A collective
+    that only the trace has gets a row without a cause, so that shares still add up. Elsewhere only what was
     unknown is filled in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept
-    split has of them.
-    A notice counts what found no partner.
+    split has of them. A notice counts what found no partner.
 
     Raises ValueError when the two are not of one and the same rank.
     """
@@ -120,7 +119,7 @@ def match(live: Sequence[Collective], traced: Sequence[Collective], steps: Colle
     """Return position among `traced` -> position among `live` for the collectives of `steps`.
 
     By group and sequence number where both have them; what is left by order of start and issue. Both
-    are checked by op and size. Where collectives of several groups fit equally well, none is taken.
+    are checked by op and size. If collectives of several groups fit equally well, none is taken.
     """
     pairs: dict[int, int] = {}
     live_places = [place for place, row in enumerate(live) if row.step in steps]
@@ -183,7 +182,7 @@ _FACTS: Final = ("dtype", "message_bytes", "wire_bytes", "stream", "kernel")
 
 
 def _filled(recorded: Collective, span: Collective, *, timed: bool) -> Collective:
-    """The live record with the trace's times (all of them, or those it lacked) and what else it lacked."""
+    """The live record with the trace's times (all, or only missing ones) and other missing facts."""
     news: dict[str, Any] = {name: getattr(span, name) for name in _FACTS if getattr(recorded, name) is None}
     if timed:
         news |= {name: getattr(span, name) for name in _TIMES}

@@ -75,8 +75,8 @@ def shifted_by(tables: Mapping[str, pa.Table], by_ns: int) -> dict[str, pa.Table
 def merge(parts: Sequence[Ledger]) -> Ledger:
     """Return one ledger of all ranks: times count from the earliest epoch, rows stand by rank.
 
-    Raises ValueError when there is no part, when two parts hold the same rank, or when they come
-    from jobs of different size.
+    Raises ValueError if there is no part, if two parts hold the same rank, or if they come from jobs of
+    different size.
     """
     if not parts:
         raise ValueError("no ledgers to merge")
@@ -155,7 +155,7 @@ def _reindexed(leadups: pa.Table, rows: Mapping[int, int]) -> pa.Table:
 
 
 def _said(values: Sequence[str | None]) -> str | None:
-    """Return what most parts say, the first of equals; None where none says anything."""
+    """Return what most parts say, the first of equals; None if none says anything."""
     given = [value for value in values if value is not None]
     return max(given, key=given.count, default=None)
 
@@ -178,7 +178,7 @@ def _of_the_job(parts: Sequence[Ledger]) -> dict[str, Any]:
 
 
 def _workload(parts: Sequence[Ledger]) -> Workload | None:
-    """Return what the job does: a rank of a pipeline may show no backward in its window, so one that does
+    """Return what the job does. A rank of a pipeline may show no backward in its window, so one that does
     speaks for all."""
     said = {part.run.workload for part in parts}
     return "training" if "training" in said else "inference" if "inference" in said else None
@@ -225,7 +225,7 @@ def _rank_hosts(parts: Sequence[Ledger]) -> tuple[str | None, ...]:
 
 
 def _ranks_per_host(parts: Sequence[Ledger], seen: int) -> int | None:
-    """What the ranks say of it if they agree; else counted, which takes every rank to be here."""
+    """The number the ranks state, if they agree; else counted, which takes every rank to be here."""
     said = {part.run.ranks_per_host for part in parts}
     if len(said) == 1 and None not in said:
         return said.pop()

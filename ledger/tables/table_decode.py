@@ -1,6 +1,6 @@
 """A report's tables out of JSON text, without a dict for each row: a long run has millions of rows.
 
-What this cannot read the slower reader (`Report.from_json`) looks at again: it alone says what is wrong.
+The slower reader (`Report.from_json`) looks again at rows that this cannot read: it alone says what is wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def split(text: str) -> dict[str, msgspec.Raw]:
 def table_of(name: str, rows: msgspec.Raw) -> pa.Table:
     """Return the table of that name from the JSON list of its rows; msgspec or Arrow errors where unfit.
 
-    What a row does not tell is null, or what rows of earlier versions were (`BEFORE`). Nothing else is
+    A fact that a row does not give is null, or as in rows of earlier versions (`BEFORE`). Nothing else is
     checked.
     """
     schema = SCHEMAS[name]

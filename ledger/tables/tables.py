@@ -87,11 +87,11 @@ BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 """Columns that must be known but that earlier versions did not write -> what all their rows were."""
 
 _TOTAL: Final = 4e18
-"""What a column of amounts may add up to: sums and differences of two such still fit 64 bits."""
+"""Limit for the sum of a column of amounts: sums and differences of two such still fit 64 bits."""
 
 _AMOUNTS: Final = ("count", "issued", "recorded", "numel")
-"""Columns beside times and bytes that are added up in 64 bits. No FLOPs: 20 steps of 8 s on 64 ranks do more
-than fit, so whoever adds them up uses floats or Python's numbers."""
+"""Other columns than times and bytes that are added up in 64 bits. No FLOPs: 20 steps of 8 s on 64 ranks
+exceed 64 bits. Code that adds FLOPs up uses floats or Python's numbers."""
 
 _CLOSED: Final[Mapping[str, tuple[str, ...]]] = {"phase": PHASES, "level": LEVELS}
 """Columns that hold one of a few words."""
@@ -115,12 +115,12 @@ class _Column:
 
 
 class _Layout:
-    """What is looked up once of a table, because its rows are written while a job waits."""
+    """Facts about a table that are looked up once, because its rows are written while a job waits."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.known = tuple((place, item.name) for place, item in enumerate(schema) if not item.nullable)
-        """Columns in which nothing may be unknown."""
+        """Columns without null values."""
         self.floats = tuple(
             (place, item.name) for place, item in enumerate(schema) if pa.types.is_floating(item.type)
         )
@@ -158,7 +158,7 @@ def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
             columns.append(last_made[1])
             continue
         columns.append(made := column(values, item.kind))
-        # Of numbers few are the same again, but for those of which all are unknown.
+        # Few numbers repeat, except columns with all values unknown.
         if (item.text or values[:1] == _UNKNOWN) and len(values) <= _MOST_KEPT:
             layout.last[item.name] = values, made
     return pa.RecordBatch.from_arrays(columns, schema=layout.schema)
@@ -201,7 +201,7 @@ def check_values(table: str, data: pa.Table) -> None:
         if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
     if table == "steps" and data.num_rows > 1:
-        # A rank's step is one row: all that is put beside steps goes by rank and number. Arrow's own grouping
+        # A rank's step is one row: every join with steps goes by rank and number. Arrow's own grouping
         # imports pandas, which a kept report and a training job do without.
         rows = len(set(zip(data["rank"].to_pylist(), data["step"].to_pylist(), strict=True)))
         if rows < data.num_rows:
@@ -249,9 +249,10 @@ def to_records(table: str, data: pa.Table) -> list[Any]:
 
 
 def completed(table: str, data: pa.Table) -> pa.Table:
-    """Return data written by an older version with the columns it lacks: unknown, or what they then were.
+    """Return data written by an older version with its missing columns added: unknown, or the value that then
+    held.
 
-    Raises KeyError where a column that must be known is missing, an Arrow error where one does not fit.
+    Raises KeyError if a column that must be known is missing, an Arrow error if one does not fit.
     """
     schema = SCHEMAS[table]
     for item in schema:
@@ -267,8 +268,8 @@ def completed(table: str, data: pa.Table) -> pa.Table:
 def to_frame(data: pa.Table) -> pd.DataFrame:
     """Return the table as a pandas frame in which unknown stays unknown.
 
-    Whole numbers become pandas' nullable Int64, never floats: nanoseconds since 1970 do not fit a
-    float64 and a missing one must not become NaN.
+    Whole numbers become pandas' nullable Int64, never floats. Nanoseconds since 1970 do not fit a float64,
+    and a missing one must not become NaN.
     """
     # An empty one costs as much to make as a short one, and most jobs leave most tables empty.
     return _frame(data) if data.num_rows else _empty_frame(data.schema).copy(deep=False)

@@ -15,7 +15,8 @@ _RATE: Final = (" B/s", " kB/s", " MB/s", " GB/s", " TB/s", " PB/s")
 _WORK: Final = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP")
 
 STEPS_NAMED: Final = 10
-"""A mean below one per step is written as a number in at most so many steps; a rarer one as one in many."""
+"""A mean below one per step is written as a number in at most so many steps. A rarer one is written as one in
+many."""
 
 LEAST_MEAN: Final = 0.01
 """Means per step are known to two places."""
@@ -174,7 +175,7 @@ def in_steps(each: float, noun: str) -> str:
 
 
 def place(module: str | None, source: str | None) -> str:
-    """Return ` in mlp.up at train.py:12`, as far as known; empty where nothing is."""
+    """Return ` in mlp.up at train.py:12`, as far as known; empty if neither is."""
     where = ""
     if module is not None:
         # A Sequential's layers have nothing but numbers for names.
