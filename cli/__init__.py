@@ -62,8 +62,8 @@ def main() -> None:
 def _told() -> tuple[type[Exception], ...]:
     """Return the errors to tell in one line.
 
-    Python asks only once something was raised. Where nothing has imported the ledger's errors by
-    then, it was none of them, and help need not import them either.
+    Python asks only once something was raised. If nothing has imported the ledger's errors by then, the error
+    was none of them. Help need not import them either.
     """
     errors = sys.modules.get("shardtoll.ledger.records.errors")
     return () if errors is None else (errors.ShardtollError,)
@@ -115,14 +115,14 @@ def _group_class(module: Any) -> type[typer.core.TyperGroup]:
 
 
 _WrongUse: Final[Any] = typer.BadParameter.__base__
-"""What all mistakes in arguments are; typer has changed where it takes them from."""
+"""Base class of all mistakes in arguments; typer has changed the library that it takes them from."""
 
 
 class _InOrder(typer.core.TyperGroup):
     """Commands as `COMMANDS` has them (typer lists those with others under them last); errors in one line."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run as typer does, but tell a mistake in the arguments as all other mistakes are told."""
+        """Run as typer does, but report a mistake in the arguments like all other mistakes."""
         try:
             ended = super().main(*args, **{**options, "standalone_mode": False})
         except typer.Abort:

@@ -95,7 +95,8 @@ def command(
 
 
 def _level(fabric: Fabric) -> str | None:
-    """Return in words where sizes far apart could not be told from each other; None where all could."""
+    """Return in words where sizes far apart have the same time within noise; None if there is no such
+    place."""
     from shardtoll.cli.jobs.calibration import own_curves
     from shardtoll.ledger.measured.measured import level
     from shardtoll.ledger.words import human
@@ -160,7 +161,8 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
             said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
             raise JobError(error.message, f"the last that was said: {said[:200]}") from error
         for line in Path(folder, "calibration.log").read_text(encoding="utf-8").splitlines():
-            # What rank 0 says of its medians; which points it wrote means nothing to the user.
+            # Rank 0's lines about its medians are shown; the list of points it wrote means nothing to the
+            # user.
             if line.startswith(("stopped", "every median", "not done")):
                 typer.echo(line)
             if line.startswith("stopped"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 4
 _FABRIC = "fabric.toml"
-"""What `calibrate` and `demo` call the fabric that they measure."""
+"""Name that `calibrate` and `demo` give the fabric that they measure."""
 
 
 def command(
@@ -139,7 +139,7 @@ def _report(
         check_inputs(inputs)
         extras.append(with_hta)
     unused = None if fabric is not None or as_json else _unused_fabric(inputs)
-    # Of a thousand files named one by one not all; with the same floors.
+    # The line names not all of a thousand files; its floors are those of this report.
     named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
     page = "" if writers else ", page: -o report.html"
@@ -169,8 +169,8 @@ def _report(
 def _unused_fabric(inputs: Sequence[Input]) -> Path | None:
     """Return the measured fabric that lies where `calibrate` or `demo` put it: here, or next to a run.
 
-    None where there is none, and for saved reports, which have their floors. It is never taken unasked: it
-    may be of another machine.
+    None if there is none, and for saved reports, which have their floors. It is never taken unasked: it may
+    be of another machine.
     """
     local = [Path(item.paths[0]) for item in inputs if item.kind != "report"]
     folders = [Path(), *(folder for path in local for folder in (path, *path.parents[:2]))] if local else []

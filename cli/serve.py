@@ -92,7 +92,7 @@ def command(
 def _first_look(source: Served, path: str) -> None:
     """Raise UsageError if a saved report or traces cannot be read, as far as that is known within moments.
 
-    Of a folder of runs it says which JSON files are left out. What goes wrong later stands on the page.
+    For a folder of runs it says which JSON files are left out. Later errors stand on the page.
     """
     from shardtoll.cli.inputs.serve_list import left_out
     from shardtoll.dashboards.words.text import clean

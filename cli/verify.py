@@ -129,7 +129,8 @@ def _verify(
 
 
 def _file(after: str, scores: Path | None, no_scores: bool) -> Path | None:
-    """Return where to keep the score; None: nowhere. An address has nothing beside it: this folder then."""
+    """Return where to keep the score; None: nowhere. No file can lie next to an address: it goes into this
+    folder then."""
     from shardtoll.ledger.report.scores import DEFAULT_NAME
 
     if no_scores or scores is not None:

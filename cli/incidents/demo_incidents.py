@@ -21,9 +21,9 @@ _CTRL_C = 2
 def run(out: Path, only: Sequence[str], json_file: Path | None, width: int | None = None) -> None:
     """Run the incidents, print the scoreboard, and write it to `json_file` where one is named.
 
-    Raises UsageError for what cannot be run or written, JobError where no rank can be started at all,
-    CheckFailed where anything was missed, false or did not run, Interrupted after the board of what had
-    been run when Ctrl-C came.
+    Raises UsageError for arguments that cannot be run or written, and JobError if no rank can be started at
+    all. Raises CheckFailed if anything was missed, false or did not run. After Ctrl-C: Interrupted, once the
+    board of the finished incidents is shown.
     """
     names = chosen(only)
     make_folder(out)

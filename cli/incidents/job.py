@@ -1,4 +1,4 @@
-"""The scoreboard's work: run each incident and its mended twin, analyse both, and judge what was found."""
+"""The scoreboard's work: run each incident and its fixed twin, analyse both, and judge their findings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from shardtoll.samples.incidents import CLEAN, NAMES
 from shardtoll.samples.incidents.expected import Expected, Proven, Wanted
 
 LIMIT_S: Final = 60.0
-"""What one program may take; it takes a second or two where nothing else runs."""
+"""Time limit of one program; it takes a second or two if nothing else runs."""
 
 _JOB: Final = "shardtoll.samples.incidents.job"
 
 Told = Callable[[str], None]
-"""Is told what is done now."""
+"""Gets each new activity as text."""
 
 
 def chosen(only: Sequence[str]) -> list[str]:
@@ -51,7 +51,7 @@ def verdict_of(
     """Run the incident of that name and its twin, and judge them; runs and output go to `folder`/name.
 
     `train` is the module and function that each rank runs, given the name, whether the program is the twin,
-    and the run folder. What fails is told by the verdict.
+    and the run folder. The verdict reports failures.
     """
     place = folder / name
     wanted = Wanted(name, 0, ())

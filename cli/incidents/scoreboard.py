@@ -54,7 +54,7 @@ def problems(verdict: Verdict) -> list[str]:
 
 
 def repeated(verdict: Verdict) -> str | None:
-    """Return that it was run again; None where it was not."""
+    """Return that it was run again; None if it was not."""
     if verdict.runs < 2:
         return None
     return f"run {verdict.runs} times: the first miss rests on times, which load changes"

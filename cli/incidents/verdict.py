@@ -1,4 +1,4 @@
-"""What a report says of an incident, held against what it has to say: found, of its size, nothing else."""
+"""A report on an incident, compared with its expected findings: found, of the right size, nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AVOIDABLE: Final = (
 """Kinds that say: this work need not be done. Others tell of time that work takes, or of the report."""
 
 TIMED: Final = ("latency-bound", "exposed-communication", "serialized-collectives", "straggler", "recompute")
-"""Kinds, beside those of the schedule, that times decide."""
+"""Kinds that times decide, in addition to those of the schedule."""
 
 Variant = Literal["bad", "mended", "clean"]
 
@@ -55,19 +55,19 @@ class Verdict:
     """Expected findings that are on the bill, right in kind, place, size and words."""
     missing: tuple[Missing, ...]
     still: tuple[tuple[Expected, Finding], ...]
-    """Expected findings that the mended program has too."""
+    """Expected findings that the fixed program has too."""
     alarms: tuple[Alarm, ...]
     weighed: int
     """Findings that precision counts, of both programs."""
     others: int = 0
     """Further findings, of times or of the report itself, which precision leaves out."""
     others_warn: int = 0
-    """Those of them that are warnings or errors, beside the expected ones."""
+    """Those of them that are warnings or errors."""
     runs: int = 1
     """How often it was run: what times decide is run again where it misses."""
     seconds: float | None = None
     failed: str | None = None
-    """Why a program did not run, in one line; None where both did."""
+    """Why a program did not run, in one line; None if both did."""
 
     @property
     def unweighed(self) -> int:
@@ -92,7 +92,7 @@ class Score:
     others: int = 0
     others_warn: int = 0
     unweighed: int = 0
-    """Of those found, how many precision leaves out."""
+    """Number of found findings that precision leaves out."""
     again: int = 0
     """Incidents that were run more than once."""
 
@@ -120,7 +120,7 @@ def judge(wanted: Wanted, bad: Report, twin: Report | None, seconds: float | Non
     hits, missing, still = [], [], []
     for expected in wanted.expected:
         there = [finding for finding in bad.findings if _is(expected, finding)]
-        # Several may have the kind and place; what is wrong with the nearest of them is told.
+        # Several may have the kind and place; the text says what is wrong with the nearest of them.
         wrongs = sorted(((_wrongs(expected, finding), finding) for finding in there), key=lambda w: len(w[0]))
         if not wrongs:
             missing.append(Missing(expected, _absent(expected, bad)))
@@ -189,8 +189,8 @@ def by_time(verdict: Verdict) -> bool:
 def is_weighed(finding: Finding) -> bool:
     """Whether precision counts it: it says that results are wrong, or that work is avoidable.
 
-    Replicated computation that is a choice, and a reduction that an operator cannot do without, are told as
-    information; so is what FSDP gathers again to hold less memory.
+    Reported as information, and not counted: replicated computation that is a choice, and a reduction that an
+    operator needs. The same holds for FSDP's repeated gathers, which hold less memory.
     """
     if KINDS[finding.kind] == "correctness":
         return True

@@ -1,4 +1,4 @@
-"""What commands take and give: paths, options, traces, files written.
+"""Input and output of commands: paths, options, traces, files written.
 
 It may import `analyzers.hang`, `analyzers.hta`, `analyzers.roofline`, `dashboards.app`,
 `dashboards.terminal`, `dashboards.words`, `ledger`, `ledger.disk`, `ledger.foreign`, `ledger.records`,

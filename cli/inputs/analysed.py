@@ -1,4 +1,4 @@
-"""What the analyses found in a run or trace, kept so that `check` after `report` need not repeat it.
+"""Results of the analyses for a run or trace, kept so that `check` after `report` need not repeat them.
 
 An entry's name is a digest of all that the analyses depend on: the ledger's content, the fabric and our own
 code. It holds what they add to the ledger, which every command reads anew. An entry that cannot be read back
@@ -70,7 +70,7 @@ def _packed(report: Report) -> bytes:
 
 
 def _kept(path: Path, ledger: Ledger) -> Report | None:
-    """Return the report of an entry; None where there is none, or a damaged one."""
+    """Return the report of an entry; None if there is none, or a damaged one."""
     try:
         with zipfile.ZipFile(path) as packed:
             rest = Report.from_json(packed.read(_REST).decode())

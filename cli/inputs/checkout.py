@@ -14,7 +14,7 @@ _OTHERS: Final = ("node_modules", "site-packages", "__pycache__")
 def in_checkout(root: str, files: Iterable[str]) -> dict[str, str]:
     """Return of each file the path from the folder `root`, where just one file there ends in that name.
 
-    Where none does, or several, the file is not in the result.
+    If no file or several files there do, the file is not in the result.
     """
     wanted = {file: file.replace(os.sep, "/").lstrip("/") for file in files}
     by_name: dict[str, list[str]] = {}

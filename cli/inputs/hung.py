@@ -12,7 +12,7 @@ from shardtoll.ledger.disk.run_files import flights_in
 def with_hang(report: Report, folder: Path) -> Report:
     """Return the report with a finding `hang` in front if the run's ranks wait for each other.
 
-    A run without flight files, or of which they cannot be read, keeps its report as it is.
+    A run without flight files, or whose flight files cannot be read, keeps its report as it is.
     """
     if not flights_in(folder):
         return report

@@ -1,4 +1,4 @@
-"""What the command line reads becomes reports: runs and traces are analysed, saved reports taken."""
+"""Inputs of the command line become reports: runs and traces are analysed, saved reports taken."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _saved(path: Path, fabric: Fabric | None) -> Report:
 
 
 def named_fabric(name: str | None) -> Fabric | None:
-    """Return the fabric of `--fabric`, None where it is not given; FabricError where there is none such."""
+    """Return the fabric of `--fabric`; None if omitted. Raises FabricError if it is unknown."""
     if name is None:
         return None
     from shardtoll.analyzers.roofline import load_fabric

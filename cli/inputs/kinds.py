@@ -1,4 +1,4 @@
-"""Run folders, saved reports and traces, told apart by looking at them."""
+"""Run folders, saved reports and traces, recognized by looking at them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HINT: Final = (
 
 
 class Input(Struct, frozen=True):
-    """What one report is made of."""
+    """The input of one report."""
 
     kind: Kind
     paths: list[str]
-    """One path; several only where trace files were named one by one."""
+    """One path; several only if trace files were named one by one."""
 
 
 def sort_inputs(paths: Sequence[str]) -> list[Input]:

@@ -25,7 +25,7 @@ def output_option(help_text: str) -> Any:
 
 
 SCRIPT_CONTEXT: Final = {"allow_interspersed_args": False}
-"""Of commands that run a script: what follows the script is the script's, options included."""
+"""For commands that run a script: arguments after the script are the script's, options included."""
 Script: TypeAlias = Annotated[
     Path, typer.Argument(metavar="SCRIPT", help="The Python file to run as __main__.", show_default=False)
 ]

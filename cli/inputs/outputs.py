@@ -1,4 +1,4 @@
-"""What the command line writes: a renderer for each ending of a file's name."""
+"""Output files of the command line: a renderer for each ending of a file's name."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def choose_writers(
 def check_targets(targets: Sequence[Path], makers: Mapping[str, str], *, sources: int = 1) -> None:
     """Look whether each target can be written, before anything is read.
 
-    Raises UsageError for an ending that none writes, for a target given twice, for one that cannot be
-    written, and for targets of several sources, which would overwrite each other.
+    Raises UsageError for an ending that none writes, for a target given twice, or for one that cannot be
+    written. It also refuses targets of several sources, which would overwrite each other.
     """
     if targets and sources > 1:
         raise UsageError(f"-o is given with {sources} paths", "report them one by one, each to its own file")
@@ -142,7 +142,7 @@ def check_targets(targets: Sequence[Path], makers: Mapping[str, str], *, sources
 
 
 def check_target(target: Path) -> None:
-    """Raise UsageError where the file can plainly not be written; told before the work, not after it."""
+    """Raise UsageError if the file clearly cannot be written, before the work and not after it."""
     folder = target.parent
     try:
         if target.is_dir():

@@ -1,4 +1,4 @@
-"""What `report` prints of one report: its first screen, one finding, some sections, or everything."""
+"""The output of `report` for one report: its first screen, one finding, some sections, or everything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Shown(Struct, frozen=True):
-    """What a user asked for; nothing of it is the first screen."""
+    """A user's choice; the default is the first screen."""
 
     finding: int | None = None
     everything: bool = False

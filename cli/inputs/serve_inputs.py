@@ -1,4 +1,4 @@
-"""What `shardtoll serve` shows one report of: a run folder that may still grow, a saved report, traces.
+"""Sources of `shardtoll serve` with one report: a run folder that may still grow, a saved report, traces.
 
 Each tells cheaply whether it changed, and makes its report when asked.
 """

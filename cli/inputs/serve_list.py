@@ -1,4 +1,4 @@
-"""What there is to show at a path: one thing, or a folder of runs and saved reports, looked at cheaply."""
+"""The things to show at a path: one thing, or a folder of runs and saved reports, looked at cheaply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_RANKS_LOOKED_AT: Final = 64
 """Ranks, the first of a run, whose files are asked when they were changed and how large they are."""
 _PEEK_BYTES: Final = 4_096
 _OURS: Final = ("calibration.json",)
-"""What `calibrate` and `demo` write beside runs."""
+"""Files that `calibrate` and `demo` write in addition to runs."""
 _JSON: Final = (".json", ".json.gz")
 _REPORT: Final = re.compile(rb'\s*\{"schema_version"\s*:\s*\d{1,9}')
 _WORLD_SIZE: Final = re.compile(_REPORT.pattern + rb'\s*,\s*"run"\s*:\s*\{\s*"world_size"\s*:\s*(\d{1,7})\b')
@@ -130,7 +130,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _run(folder: Path, name: str, now_s: float, whole: Path | None = None) -> ServeItem | None:
-    """The run in a folder; None where there is none, or where a file of it leads out of `whole`."""
+    """The run in a folder; None if there is none, or if one of its files leads out of `whole`."""
     ranks: set[int] = set()
     is_open, modified_ns, size_bytes = False, 0, 0
     try:

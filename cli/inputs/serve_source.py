@@ -1,8 +1,8 @@
 """Reports for the server: made in the background, kept while their files stay the same, few at a time.
 
 One thread reads and analyses, one run after the other; whoever asks gets the last good report meanwhile.
-Nothing is done about runs that nobody looks at, but that runs of a list that is looked at are analysed
-once, for the line that says what they cost most.
+Runs that nobody looks at are left alone, with one exception. Each run of a list on screen is analysed once,
+for the line with its highest cost.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _State:
     report: Report | None = None
     live: bool = False
     version: str = NONE
-    """Of `report`."""
+    """Version of `report`."""
     error: str | None = None
     """Why the last version could not be read."""
     gone: str | None = None
@@ -156,7 +156,8 @@ class Served:
             try:
                 places, self._list.single = look(self._path, time.time())
             except ShardtollError:
-                # At first it is told; of what is there no more, the reports are still shown.
+                # On the first look the error is raised. Later, reports stay on show even after their files
+                # are gone.
                 if self._list.looked_s < 0:
                     raise
                 places = [state.place for state in self._list.states.values()]

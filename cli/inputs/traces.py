@@ -1,4 +1,4 @@
-"""Traces on the command line: their options, the progress bar, and what is told of files left out."""
+"""Traces on the command line: their options, the progress bar, and messages about files left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TraceOptions(Struct, frozen=True):
-    """What the command line says of reading traces."""
+    """The command line's options for reading traces."""
 
     jobs: int | None = None
     dask: str | None = None
@@ -25,7 +25,7 @@ class TraceOptions(Struct, frozen=True):
 
 
 def read(paths: Sequence[str], options: TraceOptions) -> Iterator[Job]:
-    """Yield the job of each path, a bar on the terminal meanwhile; files left out are told on stderr.
+    """Yield the job of each path, a bar on the terminal meanwhile; stderr names files that are left out.
 
     Raises as `read_traces` does.
     """
@@ -89,7 +89,7 @@ def _bar() -> Iterator[Callable[[Progress], None] | None]:
         done = progress.bytes if by_bytes else progress.files
         files = f"{progress.files}/{progress.of_files}"
         if not shown:
-            # Where sizes are not known, files are counted and a rate in bytes means nothing.
+            # If sizes are unknown, files are counted and a rate in bytes means nothing.
             rate = [TransferSpeedColumn()] if by_bytes else [MofNCompleteColumn()]
             bar = Bar(*columns, *rate, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
             bar.start()

@@ -1,4 +1,4 @@
-"""What a terminal shows while a command works: nothing for a moment, then what is done and for how long."""
+"""The terminal's line while a command works: nothing for a moment, then the activity and its duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shardtoll advise` does with a run, script or plan: a step is read or made dry, then asked about."""
+"""The work of `shardtoll advise` on a run, script or plan: a step is read or made dry, then asked about."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def advised(
     if kind == "plan" and question.current is not None:
         beside |= {"sequences_before": question.current.sequences, "keeps_current": True}
     if explain is not None:
-        # A layout that is only asked about: it does not stand. What was recorded is the run's layout.
+        # A layout that is only asked about: it does not stand. The recorded layout is the run's.
         standing, question = question.current, replace(question, current=layout_of(explain, question))
         beside |= {"recorded": standing, "keeps_current": False}
         beside["ran"] = beside.get("ran", False) and question.current == standing

@@ -16,7 +16,7 @@ from shardtoll.ledger import Run, UsageError
 from shardtoll.ledger.measured.measured import Timings
 
 MOST_BYTES: Final = 64 << 20
-"""Of one file that is read here."""
+"""Size of one file that is read here."""
 _POLL_S: Final = 0.2
 _FIELDS: Final = ("op", "ranks", "nodes", "sharing", "source", "times_ns")
 

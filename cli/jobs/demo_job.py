@@ -70,8 +70,8 @@ LESSONS: Final = (
 def run(out: Path, width: int | None = None) -> None:
     """Measure this machine, train and audit each attempt, write the pages and print the comparison.
 
-    Raises UsageError when `out` cannot be written, JobError when a rank fails; its output is kept
-    beside the run.
+    Raises UsageError if `out` cannot be written, JobError if a rank fails; its output is kept next to the
+    run.
     """
     make_folder(out)
     with Stages(1 + len(LESSONS)) as progress, Forked(out / "ranks.log") as forked:

@@ -1,4 +1,5 @@
-"""What `shardtoll dryrun` does: checks its arguments, runs the script dry, prices the step and shows it."""
+"""The work of `shardtoll dryrun`: it checks its arguments, runs the script dry, prices the step and shows
+it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _REMIND_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DryRequest:
-    """What the command was asked for."""
+    """The command's arguments."""
 
     world: int
     rank: int

@@ -44,7 +44,7 @@ LATE: Final = -256
 """In place of an exit code: the rank did not finish in time."""
 
 START_LIMIT_S: Final = 120.0
-"""What an interpreter may take to import what ranks need."""
+"""Time limit for an interpreter to import the modules that ranks need."""
 
 _ALONE: Final = "--alone"
 """In front of a rank's task, as JSON: this interpreter is that rank's own."""

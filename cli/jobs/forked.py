@@ -18,7 +18,7 @@ from shardtoll.cli.jobs.fork_server import LATE, START_LIMIT_S
 from shardtoll.cli.jobs.ranks import JobError, job_environment
 
 _GRACE_S: Final = 10.0
-"""What the server may take beyond a job's own limit to kill its ranks and say so."""
+"""Time beyond a job's own limit in which the server must kill its ranks and say so."""
 _THREADS: Final = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "BLIS_NUM_THREADS"),
     "MKL_NUM_THREADS",
@@ -42,7 +42,8 @@ class Forked:
         self.close()
 
     def start(self) -> None:
-        """Start the server and wait until it has imported what ranks need; nothing where it runs already.
+        """Start the server and wait until it has imported what ranks need; it does nothing if the server runs
+        already.
 
         Raises JobError when it cannot start.
         """
@@ -76,8 +77,8 @@ class Forked:
         limit_s: float,
         log: Path,
     ) -> None:
-        """Call `task` (module, function, arguments) on one rank for each of `environments`, which it gets
-        beside what torch's groups need; the ranks' output goes to `log`.
+        """Call `task` (module, function, arguments) on one rank for each of `environments`. The rank gets its
+        environment and the variables of torch's groups; the ranks' output goes to `log`.
 
         Raises JobError, with the place of the output, when a rank fails or the limit passes; no rank is
         left behind either way.

@@ -1,4 +1,4 @@
-"""What `shardtoll run` does: starts ranks, or is one of them and tells the bill at the end."""
+"""The work of `shardtoll run`: it starts ranks, or is one of them and prints the bill at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardtoll.profiler import Session
 
 CHECKS: Final = ("gradients", "replicas", "data")
-"""Those of `audit()`, named here so that a mistake is told before torch is imported."""
+"""Checks of `audit()`, named here so that a mistake is reported before torch is imported."""
 RANK_0_TELLS_S: Final = 15.0
 """How long another rank waits for rank 0 to tell the same mistake, which ends the job."""
 
@@ -65,8 +65,8 @@ class RunOptions:
 def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunOptions) -> None:
     """Run the script here, or on `nproc` ranks that are started for it, and print its report on rank 0.
 
-    Raises UsageError where the script or an option is wrong, before anything runs; Interrupted where a
-    signal ended the ranks; SystemExit with the script's exit code.
+    Raises UsageError before anything runs if the script or an option is wrong. Raises Interrupted if a signal
+    ended the ranks, SystemExit with the script's exit code.
     """
     with _rank_0_tells():
         if not script.is_file():
@@ -88,7 +88,7 @@ def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunO
 
 @contextmanager
 def _rank_0_tells() -> Iterator[None]:
-    """Have a mistake told once: launchers end the other ranks when rank 0 has told it and left.
+    """Have a mistake reported once: launchers end the other ranks when rank 0 has reported it and left.
 
     A rank that is still there after a while made the mistake alone, and tells it itself.
     """
@@ -125,7 +125,7 @@ def _tell_end(code: int, ended_by: str | None, out: Path | None) -> None:
     """Say in one line that a rank ended badly, and what names it."""
     kept = out is not None and is_run_folder(out)
     look = f"shardtoll hang {shlex.quote(str(out))}"
-    # With 2 a rank has said in its own line what to do.
+    # With exit code 2, a rank's own line has already said what to do.
     if ended_by is not None:
         typer.echo(f"shardtoll: {ended_by}" + (f"; where: {look}" if kept else ""), err=True)
     elif code not in (0, 2) and kept:

@@ -1,4 +1,4 @@
-"""`shardtoll forecast eval`: prices of a table of training steps, beside what was measured."""
+"""`shardtoll forecast eval`: prices of a table of training steps, next to their measurements."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _replaced(priced: Sequence[PricedRow]) -> tuple[str, ...]:
 
 
 def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None) -> list[dict[str, str]]:
-    """Return the rows as of another machine. What was measured on their own is no figure of that one."""
+    """Return the rows as of another machine. Figures measured on their own machine do not hold for that
+    one."""
     from shardtoll.analyzers.forecast.compute.cards import card_of
     from shardtoll.analyzers.forecast.rows.columns import MEASURED
     from shardtoll.analyzers.roofline import load_fabric
@@ -128,8 +129,8 @@ def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; UsageError if it cannot be read or lacks the columns that every row
-    needs."""
+    """Return the rows of a CSV file; UsageError if it cannot be read or has not all the columns that every
+    row needs."""
     import csv
     import io
 

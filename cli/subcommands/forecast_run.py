@@ -85,7 +85,7 @@ def scaling(
     before = _machine(report)
     after = before
     if named is not None and named.name == before.fabric.name and fabric in fabric_names():
-        # The run's own fabric is the one that fits its machine, with what the run tells besides.
+        # The run's own fabric fits its machine, and the run adds further facts.
         named = None
     assumed = _usual(before, wanted) if named is None and _lacks_links(before, world) else None
     named = named or assumed
@@ -117,8 +117,8 @@ def scaling(
 
 
 def _own_forecast(report: Report) -> Band | str | None:
-    """Return what the dry run itself said of its step; a note if an older version made it on a machine of a
-    file, whose figures it did not keep.
+    """Return the dry run's own forecast of its step. The answer is a note if an older version made it on a
+    machine of a file, whose figures it did not keep.
 
     None for measured runs, and where its operators are not on record, as in saved reports.
     """

@@ -1,4 +1,4 @@
-"""What terminal, Markdown and page show of advice: sections of tables and lines."""
+"""Advice as terminal, Markdown and page show it: sections of tables and lines."""
 
 from __future__ import annotations
 

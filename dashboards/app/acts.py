@@ -1,9 +1,9 @@
-"""What a reader did since the page's last answer, whatever event brought the question.
+"""A reader's actions since the page's last answer, whatever event brought the question.
 
-A browser drops the answer to an older question where a newer one of the same callback is asked, and the newer
-one knows only its own cause. A bill that comes in would end a click, or leave a field empty while a filter is
-in force. So the page keeps what the last answer had heard, each question is compared with it, and what
-differs is what the reader did.
+A browser drops the answer to an older question if a newer one of the same callback is asked. The newer one
+knows only its own cause. A bill that comes in would end a click, or leave a field empty while a filter is in
+force. So the page keeps what the last answer had heard, each question is compared with it, and what differs
+is what the reader did.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FIELDS: Final = ("ranks", *CHOICES)
 
 
 FIELD: Final = "filter-"
-"""What a field's id begins with: views of the same name have ids of their own."""
+"""Prefix of a field's id: views of the same name have ids of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What the page's controls say."""
+    """State of the page's controls."""
 
     fields: Mapping[str, Any]
     """The `FIELDS`."""
@@ -50,7 +50,7 @@ def chosen(place: ReaderPlace, now: Controls, heard: object, causes: Collection[
     """
     before = heard if isinstance(heard, dict) else {}
     if before and before.get("run") != place.run:
-        # What was done to another run.
+        # The actions were on another run.
         return place
     shown = before.get("fields")
     shown = shown if isinstance(shown, dict) else values(Filter())

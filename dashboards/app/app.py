@@ -3,10 +3,10 @@
 Every view is drawn by the page's own script from the same figure, so there is one drawing of each. Markup,
 figures and script are the page's, sent as answers and static files. Dash does what the page cannot: filters,
 the list of runs, following a run that grows, and links. A second drawing in Dash's graphs would need its own
-hover texts, marks and colours, and a round trip to the server for every finding that is picked.
+hover texts, marks and colours. Each picked finding would also cost a round trip to the server.
 
-Nothing is loaded from another address, Dash's tools for developers are off, and no callback is given
-to the browser as text, so that the content policy need not allow `unsafe-eval`.
+Nothing is loaded from another address, and Dash's tools for developers are off. No callback is given to the
+browser as text, so the content policy need not allow `unsafe-eval`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the server shows of a run, kept while its version, filters and window stay the same."""
+"""The server's view of a run, kept while its version, filters and window stay the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardtoll.ledger import Report
 DRAWN: Final = 1_500
 """Collectives of the timeline drawn one by one: fewer than on the page, as zooming in shows the others."""
 TOLD_MOST: Final = 2
-"""States of runs that are kept for pages that were told of them, while a newer one may be there."""
+"""States of runs that are kept for pages that show them, while a newer one may be there."""
 FIRST_WAIT_S: Final = 1.0
 """How long an answer waits for a run's first report; a short run's page then comes at once."""
 
@@ -62,7 +62,7 @@ class Board:
         self._telling = threading.Lock()
 
     def run_of(self, place: ReaderPlace) -> str | None:
-        """Return the run's name; None where the list is to be shown."""
+        """Return the run's name; None if the list is to be shown."""
         if place.run is not None or not self.source.single:
             return place.run
         runs = self.source.runs()
@@ -73,7 +73,7 @@ class Board:
         return self.source.report(run, wait_s)
 
     def tell(self, run: str, snapshot: Snapshot) -> None:
-        """Keep what a reader is told the state of, so that all parts of the page can show that one."""
+        """Keep the state that a reader gets, so that all parts of the page can show that one."""
         with self._telling:
             self._told[run, snapshot.version] = snapshot
             self._told.move_to_end((run, snapshot.version))
@@ -81,7 +81,7 @@ class Board:
                 self._told.popitem(last=False)
 
     def told(self, run: str, about: object) -> Snapshot | None:
-        """Return the state a page was told, of which `about` has run and version; None where it is gone."""
+        """Return the state that a page shows; `about` has its run and version. None if it is gone."""
         if not isinstance(about, dict) or about.get("run") != run:
             return None
         with self._telling:
@@ -122,7 +122,7 @@ class Board:
             key = (run, snapshot.version, only, view.name, None)
             return lambda: self._figures.get(key, lambda: _draw(view, report, None))
 
-        # What is drawn to know it is kept: its reader is likely to ask for it next.
+        # A figure that is drawn for this question is kept: its reader is likely to ask for it next.
         return [view.name for view in VIEWS if view.says(report, figure(view))]
 
 
@@ -132,7 +132,7 @@ def view_of(name: str) -> View:
 
 
 def _window(place: ReaderPlace) -> tuple[int, int] | None:
-    """Return the zoomed part of the timeline in ns; None where all of it is seen."""
+    """Return the zoomed part of the timeline in ns; None if all of it is seen."""
     for axis, low, high in place.zoom if place.view == "timeline" else ():
         if axis == "x":
             start, end = sorted((low, high))

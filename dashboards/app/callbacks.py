@@ -43,7 +43,8 @@ def _seen(
 ) -> tuple[ReaderPlace, str | None, Snapshot]:
     """Return where the reader is, which run that is, and its state.
 
-    `about` is what the page was told to show: of a run that grows all its parts then show the same steps.
+    `about` is the state that the page was asked to show: all its parts then show the same steps of a growing
+    run.
     """
     _page_sends(query is None or isinstance(query, str))
     place = ReaderPlace.from_query(str(query or ""))
@@ -218,7 +219,7 @@ def _add_choices(app: Dash, board: Board) -> None:
         causes = {each["prop_id"].rpartition(".")[0].removeprefix(FIELD) for each in ctx.triggered} - {""}
         after = chosen(place, now, heard, causes)
         wanted = values(after.only)
-        # What stands there already is not written again: a list that is open would shut.
+        # Unchanged values are not written again: an open list would shut.
         fields = [no_update if _same(shown[name], wanted[name]) else wanted[name] for name in FIELDS]
         of = [run, snapshot.version, after.only.to_query()]
         marks, options = _offered(snapshot, after, before) if of != before.get("of") else (None, ())

@@ -1,7 +1,7 @@
-"""What is answered where a request fails: one plain line there, one line on stderr, no traceback.
+"""Answers to failed requests: one plain line there, one line on stderr, no traceback.
 
-A request that fails before any of our code has a say was no request of the page: 400, or 404 for a script
-that there is not. What fails in ours is a mistake of ours: 500, and stderr says where.
+A request that fails before any of our code runs did not come from the page. It gets 400, or 404 for a script
+that does not exist. A failure in our code is our mistake: 500, and stderr says where.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardtoll.ledger.records.errors import first_line
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _OURS: Final = ("analyzers", "cli", "dashboards", "ledger", "profiler")
-"""Folders of ours: beside them, in a checkout, there may be an environment with everybody else's."""
+"""Our folders: a checkout may also hold an environment with everybody else's code."""
 _MOST_SAID: Final = 300
 """Characters of a line on stderr: what it says may come from the request."""
 
@@ -45,7 +45,7 @@ def _answer(error: Exception) -> Any:
 
 
 def _place(error: Exception) -> str | None:
-    """Return the last place in our own code that a failure came through; None where it reached none."""
+    """Return the last place in our own code that a failure came through; None if it reached none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_relative_to(_ROOT):

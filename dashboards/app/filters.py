@@ -1,4 +1,4 @@
-"""What a reader wants to see of a report, as it stands in a link, and the report with only that in it.
+"""A reader's filters of a report, as they stand in a link, and the report with only the chosen parts.
 
 Links come from anywhere: what is no filter is left out and said in words, never an error. Steps keep their
 parts whatever is filtered, as parts belong to a whole step of a rank.
@@ -24,9 +24,9 @@ from shardtoll.ledger.records.finding import RowTable
 from shardtoll.ledger.records.record import MOST_RANKS
 
 MOST_CHARACTERS: Final = 20_000
-"""Of a query."""
+"""Length of a query."""
 MOST_NAMES: Final = 100
-"""Of each kind of name."""
+"""Names of each kind."""
 LONGEST_NAME: Final = 1_000
 MOST_PICKED: Final = 100_000
 """Ranks."""
@@ -39,7 +39,7 @@ _CLOSED: Final = {"phase": frozenset(PHASES), "kind": frozenset(KINDS)}
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What to show; an empty part lets everything through. Names are kept in order, each once."""
+    """The parts to show; an empty part lets everything through. Names are kept in order, each once."""
 
     ranks: tuple[int, ...] = ()
     groups: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Filter:
     kinds: tuple[str, ...] = ()
     """Kinds of findings: these concern the bill only."""
     refused: tuple[str, ...] = field(default=(), compare=False)
-    """What a link asked for and does not get, one sentence each."""
+    """Filters that a link asked for and does not get, one sentence each."""
 
     def __post_init__(self) -> None:
         for name in ("ranks", *_KEYS.values()):
@@ -89,7 +89,7 @@ class Filter:
         return urlencode(parts, safe=",", errors="replace")
 
     def words(self) -> str:
-        """Return what is shown, as one sentence of plain text; empty where nothing is left out."""
+        """Return the active filters, as one sentence of plain text; empty if nothing is left out."""
         said = []
         if self.ranks:
             said.append(f"{'rank' if len(self.ranks) == 1 else 'ranks'} {clip(ranges(self.ranks), 120)}")
@@ -166,8 +166,8 @@ def _none_of(what: str, names: set[str]) -> list[str]:
 def apply(report: Report, only: Filter) -> Report:
     """Return the report with the records and findings that fit; those whose part is unknown do not.
 
-    A record without such a part at all, as the group of a matmul, is not asked for it. Steps and what was
-    looked at besides are limited to the ranks.
+    A record without such a part at all, as the group of a matmul, is not asked for it. Steps, and tables
+    other than records and findings, are limited to the ranks.
     """
     if not only:
         return report
@@ -196,7 +196,7 @@ _BY_RANK_ONLY: Final = ("steps", "notices", "counts", "values", "parameters")
 
 
 def _fitting(name: str, table: pa.Table, only: Filter) -> tuple[pa.Table, pa.ChunkedArray | None]:
-    """The rows that fit, and which of the table's they are; None where all do."""
+    """The rows that fit, and which of the table's they are; None if all fit."""
     tests = []
     if only.ranks:
         tests.append(pc.is_in(table["rank"], value_set=pa.array(only.ranks, pa.int64())))
@@ -205,7 +205,7 @@ def _fitting(name: str, table: pa.Table, only: Filter) -> tuple[pa.Table, pa.Chu
             wanted = pa.array(only.groups, pa.string())
             in_group = pc.is_in(table["group"], value_set=wanted)
             tests.append(pc.or_(in_group, pc.is_in(table["mesh_dim"], value_set=wanted)))
-        # What a rank did before it joined a collective is kept with the collective, whatever it was.
+        # A rank's work before it joined a collective is kept with the collective, whatever it was.
         if name != "leadups":
             if only.modules and "module" in table.column_names:
                 modules = pc.unique(table["module"]).drop_null().to_pylist()

@@ -1,4 +1,4 @@
-"""What stands on the server's page before anything is known, and the parts its answers fill in."""
+"""The server's page before anything is known, and the parts that its answers fill in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STORES: Final = (
     "numbers-data",
     "followed",
 )
-"""What answers tell the page's script, and what questions are compared with."""
+"""Data from answers for the page's script, and data that questions are compared with."""
 
 
 def layout() -> html.Div:
@@ -185,7 +185,7 @@ def answer(report: Report, whole: Report) -> dict[str, Any]:
 
 
 def _none_left(report: Report, whole: Report) -> str:
-    """Return that the filters leave no finding, which is no praise of the run; nothing where they do."""
+    """Return that the filters leave no finding, which does not mean a good run; empty if they leave any."""
     if report.findings or not whole.findings:
         return ""
     some = human.plural(len(whole.findings), "finding")
@@ -248,7 +248,7 @@ def only(chosen: Filter, report: Report | None) -> list[Any]:
 
 
 def trouble(text: str | None) -> list[Any]:
-    """Return what went wrong, as a paragraph; nothing where nothing did."""
+    """Return the error as a paragraph; empty if there is none."""
     return [] if not text else [html.P(clip(text, 1000), className="trouble", role="alert")]
 
 

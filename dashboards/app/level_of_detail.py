@@ -1,7 +1,7 @@
 """The timeline of a run of any size: what lies in the time that is looked at, of as many ranks as fit.
 
-A window that is small enough holds every collective of every rank; in one that is not, ranks are left out,
-and it is said which are shown. The cost of a figure is that of `MOST_ROWS` collectives, not of the run.
+A window that is small enough holds every collective of every rank. In a larger one ranks are left out, and a
+note says which are shown. The cost of a figure is that of `MOST_ROWS` collectives, not of the run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FEW: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What lies in a window."""
+    """The content of a window."""
 
     report: Report
     """With the collectives and steps that touch the window, of the ranks shown; all else as it was."""
     notes: tuple[str, ...]
-    """What was left out, in plain sentences."""
+    """Parts that were left out, in plain sentences."""
 
 
 def window(
@@ -45,8 +45,8 @@ def window(
 ) -> Detail:
     """Return what touches the window, on those ranks (all where none is named), of about `most` rows.
 
-    Collectives whose time is not known lie in no window. Where rows would be too many, ranks are left out:
-    those that findings are about and those with the most exposed time stay.
+    Collectives whose time is not known lie in no window. If there would be too many rows, ranks are left out.
+    Ranks that findings are about and those with the most exposed time stay.
     """
     collectives, steps = report.tables["collectives"], report.tables["steps"]
     stays = np.ones(collectives.num_rows, dtype=bool)

@@ -19,7 +19,7 @@ IN_LINE_S: Final = 2.0
 _PEEK_BYTES: Final = 16_384
 """The end of a head is looked for in so many bytes; a browser's head is shorter."""
 _GONE, _NOTHING, _PART, _WHOLE = range(4)
-"""What has come of a request; the client has closed, or nothing, or some of its head, or all of it."""
+"""State of a request: the client has closed, or nothing has come, or part of its head, or all of it."""
 
 
 class _Waiting:

@@ -69,7 +69,7 @@ class Guard:
     """A WSGI application around the server's own: refuses what may not be asked, adds the headers."""
 
     def __init__(self, inner: Wsgi, policy: str, hosts: Iterable[str], token: str | None = None) -> None:
-        """Let requests to `hosts` through, those with `token` only where there is one.
+        """Let requests to `hosts` through; if there is a token, only those with `token`.
 
         Without a token a host must be one of these names; with one, literal addresses are let through too. A
         server on all addresses cannot name them, and no DNS stands between them and a browser.

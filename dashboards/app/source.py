@@ -1,7 +1,7 @@
-"""Where the server's reports come from, as the app sees it: a list of runs, and a report of each.
+"""The source of the server's reports, as the app sees it: a list of runs, and a report of each.
 
-The app holds no run itself and asks again at each poll. What goes wrong with a run is a value here: one bad
-folder must not take the list of all others down.
+The app holds no run itself and asks again at each poll. An error of a run is a value here: one bad folder
+must not hide the list of all others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Literal, Protocol, TypeAlias
 from shardtoll.ledger import Report
 
 Kind: TypeAlias = Literal["live", "run", "report", "traces"]
-"""live: a run folder some rank of which has not closed. run: one that all ranks closed."""
+"""`live`: a run folder in which some rank has yet to close. `run`: one that all ranks closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One line of the list of runs. What looking at the files does not tell is None until it is known."""
+    """One line of the list of runs. A field is None until it is known, if the files do not show it
+    cheaply."""
 
     name: str
-    """What `Source.report` takes: unique in the list, stable from poll to poll. Untrusted text."""
+    """Argument of `Source.report`: unique in the list, stable from poll to poll. Untrusted text."""
     path: str
     kind: Kind
     modified_ns: int | None = None
@@ -38,10 +39,10 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of one run now."""
+    """The present state of one run."""
 
     report: Report | None
-    """The last report that could be made; None where there is none yet, or no run of that name."""
+    """The last report that could be made; None if there is none yet, or no run of that name."""
     version: str
     """Differs when the report does: what is drawn of a version may be kept. Letters, digits and `-` only."""
     live: bool = False
@@ -71,5 +72,5 @@ class Source(Protocol):
     def close(self) -> bool:
         """Stop working in the background, and return whether anything still ends there; none is waited for.
 
-        What was returned stays good.
+        Earlier results stay good.
         """

@@ -1,4 +1,4 @@
-"""What an address of the server says: which run, which view, what is filtered, picked and zoomed.
+"""An address of the server: which run, which view, and which parts are filtered, picked and zoomed.
 
 The address is the only place where a reader's choices are kept, so that links and the browser's back
 button restore them. Addresses come from anywhere: what cannot be meant is left out, not an error.
@@ -29,7 +29,7 @@ Zoom = tuple[tuple[str, float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class ReaderPlace:
-    """Where a reader is."""
+    """The place of a reader."""
 
     run: str | None = None
     """A name of `Source.runs`; None: the list, or the only run."""
@@ -37,7 +37,7 @@ class ReaderPlace:
     finding: str | None = None
     """Key of the finding whose marks are lit (`keys`)."""
     zoom: Zoom = ()
-    """Of this view."""
+    """Zoom of this view."""
     only: Filter = field(default_factory=Filter)
 
     @classmethod

@@ -29,10 +29,10 @@ class Attempt:
 
     name: str
     lesson: str
-    """What a reader should take away, one sentence."""
+    """The lesson for the reader, one sentence."""
     report: Report
     link: str | None = None
-    """Where its own page is, relative to the comparison's."""
+    """Path of its own page, relative to the comparison's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ def _time(time_ns: float | None) -> str:
 
 
 def _exposed(report: Report) -> float | None:
-    """Return it over the steps that tell it; None where a rank has none or tells a lower bound."""
+    """Return it over the steps in which it is known; None if a rank has no such step or only a lower
+    bound."""
     steps, rows_told = report.tables["steps"], exposure_told(report.tables)
     doubted = exposure_doubted(report.tables)
     if len(rows_told.column("rank").unique()) < len(steps.column("rank").unique()) or any(

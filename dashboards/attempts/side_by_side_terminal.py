@@ -1,4 +1,4 @@
-"""The comparison on a terminal: columns beside each other where they fit, else one after the other."""
+"""The comparison on a terminal: columns side by side if they fit, else one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shardtoll check` found, for terminals, files and pull requests.
+"""Results of `shardtoll check`, for terminals, files and pull requests.
 
 It may import `dashboards.terminal`, `dashboards.words`, `ledger.answers`, `ledger.report`, `ledger.words`.
 Start reading in `words`.

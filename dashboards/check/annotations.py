@@ -1,7 +1,8 @@
-"""What is over budget as GitHub workflow commands, which a pull request shows at their source lines.
+"""Overruns of a budget as GitHub workflow commands, which a pull request shows at their source lines.
 
-Syntax: docs.github.com, "Workflow commands for GitHub Actions": `::error file=..,line=..,title=..::message`;
-`%`, carriage return and line feed are written as %25, %0D and %0A, in properties `:` and `,` as %3A and %2C.
+The syntax is in docs.github.com, "Workflow commands for GitHub Actions": `::error
+file=..,line=..,title=..::message`. There `%`, carriage return and line feed are written as %25, %0D and %0A,
+and in properties `:` and `,` as %3A and %2C.
 
 Overruns that tell one excess are taken together by the source lines at which it may be fixed. One added
 collective is over the limit of the step, of its group and of its phase, by as much in each. It is at a line
@@ -22,7 +23,7 @@ from shardtoll.ledger.answers.overrun import BudgetCheck, Overrun
 MOST: Final = 50
 """Annotations of one check: GitHub shows ten of a step and fifty of a run."""
 MOST_LIMITS: Final = 12
-"""Limits told at one line."""
+"""Limits listed at one line."""
 LINES: Final = 10
 """Lines of one excess that are marked, the costliest: GitHub shows so many of a step."""
 _SITE: Final = re.compile(r"(?P<file>.{1,1000}):(?P<line>[1-9][0-9]{0,8})(?: \(.*\))?", re.DOTALL)
@@ -33,7 +34,7 @@ Site = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is said at one source line, or at none."""
+    """The message at one source line, or at none."""
 
     site: Site | None
     overruns: tuple[Overrun, ...]
@@ -71,7 +72,7 @@ def _mark(check: BudgetCheck, mark: Mark, paths: Mapping[str, str]) -> str:
     where = {}
     if mark.site is not None:
         where = {"file": paths.get(mark.site[0], mark.site[0]), "line": mark.site[1]}
-    # What fails is told before what is allowed at the same line.
+    # Failed limits come before allowed ones at the same line.
     ordered = sorted(mark.overruns, key=check.excused)
     first = ordered[0]
     more = f" and {len(ordered) - 1} more" if len(ordered) > 1 else ""
@@ -123,7 +124,7 @@ def marks(overruns: Sequence[Overrun]) -> list[Mark]:
     for same in _folded(overruns):
         lines: list[Site | None] = [*_lines(same)]
         for line in lines or [None]:
-            # What has no line is told by itself.
+            # An overrun without a line gets its own message.
             key: object = line if line is not None else ("none", len(placed))
             _, together, others = placed.setdefault(key, (line, [], len(lines) - 1))
             together += same

@@ -1,4 +1,4 @@
-"""What a run exceeds its budget by, on a terminal, by rich, and as Markdown for a pull request."""
+"""A run's overruns of its budget, on a terminal, by rich, and as Markdown for a pull request."""
 
 from __future__ import annotations
 

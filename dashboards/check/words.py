@@ -1,4 +1,4 @@
-"""What a budget check found, in the words that every renderer shows."""
+"""Results of a budget check, in the words that every renderer shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardtoll.ledger.words import human
 _LONGEST: Final = 300
 _NAME: Final = 120
 MOST_LINES: Final = 200
-"""Overruns told in words; all are in the JSON."""
+"""Overruns shown in words; all are in the JSON."""
 
 
 def headline(check: BudgetCheck) -> str:
@@ -81,7 +81,7 @@ def call(each: Call) -> str:
 
 
 def parts(overrun: Overrun) -> list[str]:
-    """Return what the figure is made of, a line a cause; nothing where the overrun itself says it all."""
+    """Return the parts of the figure, one line per cause; empty if the overrun's own words say it all."""
     if overrun.limit_name == "no_implicit" and overrun.answer == "over":
         # Its words name the cause; calls of several parameters or layers add which.
         lines = [call(each) for each in overrun.calls] if len(overrun.calls) > 1 else []

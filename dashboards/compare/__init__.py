@@ -1,4 +1,4 @@
-"""What `shardtoll compare` found, for terminals, files and pages.
+"""Results of `shardtoll compare`, for terminals, files and pages.
 
 It may import `dashboards.page.html`, `dashboards.terminal`, `dashboards.words`, `ledger.answers`,
 `ledger.words`.

@@ -1,4 +1,4 @@
-"""A page of two runs beside each other: self-contained, offline, light and dark, equal bytes each time."""
+"""A page that compares two runs: self-contained, offline, light and dark, equal bytes each time."""
 
 from __future__ import annotations
 

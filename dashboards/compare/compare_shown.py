@@ -1,4 +1,4 @@
-"""Two runs beside each other on a terminal, by rich, and as Markdown for a pull request."""
+"""A comparison of two runs on a terminal, by rich, and as Markdown for a pull request."""
 
 from __future__ import annotations
 

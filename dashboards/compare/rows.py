@@ -1,4 +1,4 @@
-"""What `shardtoll compare` found, as plain lines that every renderer of it shows."""
+"""Results of `shardtoll compare`, as plain lines that every renderer of it shows."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _arrow(pair: Sequence[str | None]) -> str | None:
 
 
 def _brief(figure: Change) -> str:
-    """Return `2 -> 4`, or one figure with `~` where its change cannot be told from noise."""
+    """Return `2 -> 4`, or one figure with `~` if its change is within noise."""
     was, now = (_value(value, figure.unit) for value in (figure.before, figure.after))
     if was == now:
         return was

@@ -1,4 +1,4 @@
-"""The report as CSV: one file of collectives, and those of steps and findings beside it."""
+"""The report as CSV: one file of collectives, and next to it those of steps and findings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.ledger import Report
 
 _FORMULA: Final = r"^[\s\x00]*[=+\-@]|^[\t\r\n]"
-"""What spreadsheets compute when they open the file: names in it come from whoever wrote the trace."""
+"""Text that spreadsheets compute when they open the file: names in it come from whoever wrote the trace."""
 
 
 def beside(path: Path, table: str) -> Path:
-    """Return where another table goes: `x.findings.csv` beside `x.csv`."""
+    """Return the path of another table: `x.findings.csv` for `x.csv`."""
     return path.with_suffix(f".{table}{path.suffix}")
 
 

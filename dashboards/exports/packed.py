@@ -12,7 +12,7 @@ from shardtoll.dashboards.facts.row_codes import Ints
 def packed(start: Ints, end: Ints) -> Ints:
     """Return each span's lane, from 0; spans stand by start. As few lanes as overlap at one instant.
 
-    What touches does not overlap. A span without length counts as one unit long, so that two of them at one
+    Spans that touch do not overlap. A span without length counts as one unit long, so that two of them at one
     instant lie side by side.
     """
     end = np.maximum(end, start + 1)

@@ -16,7 +16,7 @@ from shardtoll.ledger import SCHEMA_VERSION, Finding, Report
 from shardtoll.ledger.foreign.plain import to_plain
 
 ALWAYS: Final = ("steps", "findings")
-"""Tables that are written even where they have no row, beside the collectives."""
+"""Tables that are written even without rows, in addition to the collectives."""
 
 _LARGEST: Final = 1e300
 EVIDENCE: Final = pa.field(

@@ -1,7 +1,7 @@
 """The report as a trace for ui.perfetto.dev: ranks, streams, waiting, findings and what belongs together.
 
-A process for each rank, in it a track for each device stream (or, where none is known, for each group), one
-for the steps, one for waiting and one for each finding. Arrows join the records of one collective on all
+Each rank is a process. It has a track for each device stream, or for each group if streams are unknown.
+Further tracks hold the steps, the waiting, and each finding. Arrows join the records of one collective on all
 its ranks. Written in pieces, rank by rank, so that a long run need not lie in memory as text.
 """
 
@@ -102,7 +102,7 @@ def pieces(report: Report, chunk: int = CHUNK) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Job:
-    """What is looked up once of a report. Times are shifted so that the first is 0."""
+    """Facts about a report that are looked up once. Times are shifted so that the first is 0."""
 
     report: Report
     numbered: list[tuple[int, Finding]]
@@ -114,7 +114,7 @@ class _Job:
     rank: Ints
     start: Ints
     end: Ints
-    """Of the rows in that order."""
+    """Ends of the rows in that order."""
     flow: Ints
     phase: list[str | None] | npt.NDArray[np.object_]
     track: Ints
@@ -125,7 +125,7 @@ class _Job:
     """Code of `of_collectives` -> the findings that speak of it, as JSON text."""
     step: Ints
     wait: Ints
-    """Of the rows in that order; -1 for no step, 0 for no known wait."""
+    """Waits of the rows in that order; -1 for no step, 0 for no known wait."""
     steps: _ByRank
     computes: _ByRank
     tids: int = field(default=0)
@@ -195,7 +195,7 @@ class _ByRank:
     order: Ints
     rank: Ints
     start: Ints
-    """Of the rows in that order, not shifted."""
+    """Starts of the rows in that order, not shifted."""
 
     @classmethod
     def of(cls, table: pa.Table) -> _ByRank:
@@ -227,7 +227,7 @@ def _placed(table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _phases(match: Ints, start: Ints) -> npt.NDArray[np.object_]:
-    """Return for each row whether a flow starts, steps or ends there; None where nothing matches it.
+    """Return for each row whether a flow starts, steps or ends there; None if no row matches it.
 
     It goes by start, as time in a flow must not go backwards.
     """
@@ -346,7 +346,7 @@ def _findings(job: _Job, rank: int, low: int, high: int, drawn: set[int]) -> Ite
 
 
 def _computes(job: _Job, rank: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return code, start, end and step of a rank's operators; nothing where no finding speaks of any."""
+    """Return code, start, end and step of a rank's operators; empty if no finding is about any."""
     if not job.of_computes.flags:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing, nothing, nothing

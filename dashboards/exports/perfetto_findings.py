@@ -18,7 +18,7 @@ from shardtoll.ledger.words import human
 
 
 def words(said: Spoken) -> pa.Array | None:
-    """Return for each code the findings that speak of it, as JSON text; None where none speaks at all."""
+    """Return for each code the findings that speak of it, as JSON text; None if no finding speaks of any."""
     if not said.flags:
         return None
     words_of: list[list[str]] = [[] for _ in next(iter(said.flags.values()))]
@@ -91,7 +91,7 @@ def spans(
         more,
         arguments(number, finding),
     )
-    # What overlaps or touches is one span; a new step begins a new one.
+    # Times that overlap or touch are one span; a new step begins a new one.
     of = np.cumsum(np.isin(np.arange(len(step)), first)) - 1
     reach = _reach(end, first)
     opens = np.r_[True, (start[1:] > reach[:-1]) | (step[1:] != step[:-1])]

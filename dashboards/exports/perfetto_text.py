@@ -18,7 +18,7 @@ from shardtoll.dashboards.facts.row_codes import Ints
 from shardtoll.dashboards.words.text import clip
 
 Arg: TypeAlias = tuple[str, Any]
-"""Name of an argument and its JSON texts, an Arrow array with null where it is unknown."""
+"""Name of an argument and its JSON texts, an Arrow array with null for unknown."""
 
 LONGEST: Final = 300
 """Characters of a name that are written; a long run says each of its names many times."""
@@ -69,8 +69,8 @@ def _one(column: Any) -> pa.Array:
 def microseconds(ns: Ints) -> pa.Array:
     """Return times in ns as decimals of µs, which the format counts in.
 
-    Perfetto's reader takes a double times 1000 and drops what is behind the point, so that 1.001 can become
-    1000 ns, and slices that touch overlap. Where that would happen a tenth of a ns is added.
+    Perfetto's reader takes a double times 1000 and drops the decimals. 1.001 can become 1000 ns, and slices
+    that touch overlap. In such a case a tenth of a ns is added.
     """
     whole = pa.array(ns // 1000).cast(pa.string())
     rest = pc.utf8_lpad(pa.array(ns % 1000).cast(pa.string()), 3, "0")
@@ -100,7 +100,7 @@ def slices(
 
 
 def _optional(key: str, texts: pa.Array) -> pa.Array:
-    """Return the argument after a comma; nothing where it is unknown."""
+    """Return the argument after a comma; empty if it is unknown."""
     return pc.fill_null(pc.binary_join_element_wise(f",{json.dumps(key)}:", texts, ""), "")
 
 

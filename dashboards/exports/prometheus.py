@@ -1,7 +1,8 @@
 """The bill in Prometheus' text format: for node_exporter's textfile collector or a Pushgateway.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/: base units (seconds, bytes, ratios), a HELP and
-a TYPE for each metric, no series for what is unknown, and a bounded number of series.
+The format is https://prometheus.io/docs/instrumenting/exposition_formats/. It has base units (seconds, bytes,
+ratios), and a HELP and a TYPE for each metric. Unknown values get no series, and the number of series is
+bounded.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def prometheus(report: Report) -> str:
 
 
 def _metric(name: str, words: str, series: Iterable[Series]) -> list[str]:
-    """Return a gauge; nothing at all where no value is known. Of equal labels the largest value stands."""
+    """Return a gauge; nothing at all where no value is known. For equal labels the largest value is kept."""
     largest: dict[str, float] = {}
     for labels, value in series:
         if value is not None:

@@ -1,7 +1,8 @@
 """Findings as SARIF 2.1.0, which code review shows at the lines that cause them.
 
-https://docs.oasis-open.org/sarif/sarif/v2.1.0/: a rule for each kind, a result for each finding with a line
-of source, a notification of the run for each without one (GitHub takes no result without a place).
+The format is https://docs.oasis-open.org/sarif/sarif/v2.1.0/. It has a rule for each kind and a result for
+each finding with a line of source. A finding without a line becomes a notification of the run: GitHub takes
+no result without a place.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from shardtoll.ledger.words import human
 LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT: Final = "%SRCROOT%"
-"""What SARIF calls the folder that relative paths start at; readers put the repository there."""
+"""SARIF's name for the folder that relative paths start at; readers put the repository there."""
 ENDS: Final = "%PATHENDS%"
-"""What paths start at that may be ends of longer ones. It has no URI: a reader that minds bases (VS Code's)
-looks for a file that ends so, or asks. GitHub takes every relative path as one from the repository's root."""
+"""Start of paths that may be ends of longer ones. It has no URI: a reader that minds bases (VS Code's) looks
+for a file that ends so, or asks. GitHub takes every relative path as one from the repository's root."""
 KEPT: Final = 2
 """Parts that capture keeps of a path outside the folder that the job ran in."""
 _BASES: Final = {

@@ -20,7 +20,7 @@ def log(report: Report, run: Any = None, step: int | None = None) -> None:
         raise UsageError("no MLflow run is active", "call mlflow.start_run() first, or give run=")
     run_id = run if isinstance(run, str) else run.info.run_id
     mlflow.log_metrics(numbers(report), step=step, run_id=run_id)
-    # Of each step its own: the client appends to a table that is there.
+    # Each step has its own folder: the client appends to a table that is there.
     folder = FOLDER if step is None else f"{FOLDER}/step-{step}"
     mlflow.log_table(findings(report), f"{folder}/findings.json", run_id=run_id)
     mlflow.log_text(render(report), f"{folder}/report.html", run_id=run_id)

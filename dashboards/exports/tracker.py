@@ -1,4 +1,4 @@
-"""What experiment trackers have in common: their clients, imported when used, and names of what is logged."""
+"""Common parts of experiment trackers: their clients, imported when used, and names of logged values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.records.errors import first_line
 
 FOLDER: Final = "shardtoll"
-"""What all names begin with."""
+"""Prefix of all names."""
 
 
 def client(name: str, asked: str, *, package: str | None = None) -> Any:

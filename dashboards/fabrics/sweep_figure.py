@@ -26,7 +26,7 @@ def _ticks(powers: Iterable[int], words: Callable[[float], str], *, scale: float
 
 _SIZES: Final = _ticks(range(16), human.size)
 _TIMES: Final = _ticks(range(-3, 10), human.duration, scale=1e3)
-"""Of a time in µs, as the axis has it."""
+"""Ticks for a time in µs, the unit of the axis."""
 
 
 def figure(sweep: SweepLine) -> Figure:

@@ -86,5 +86,5 @@ def _errors(errors: tuple[ErrorLine, ...]) -> list[dict[str, Any]]:
 
 
 def _us(ns: float | None) -> float | None:
-    # To the thousandth of a ns: what 1e3 and back adds is no part of the number.
+    # To the thousandth of a ns: the multiplication by 1e3 and back adds error beyond that.
     return None if ns is None else round(ns / 1e3, 6)

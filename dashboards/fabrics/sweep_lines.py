@@ -1,4 +1,4 @@
-"""Measured sweeps beside what the model says of them, as every renderer takes them."""
+"""Measured sweeps with the model's predictions, as every renderer takes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SizeLine:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measurement lies within the band; None where there is none."""
+        """Whether the measurement lies within the band; None if there is none."""
         if self.low_ns is None or self.high_ns is None:
             return None
         return self.low_ns <= self.measured_ns <= self.high_ns
@@ -41,7 +41,7 @@ class SizeLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorLine:
-    """Errors of one band of sizes; shares of 1, None where there is nothing to tell."""
+    """Errors of one band of sizes; shares of 1, None if unknown."""
 
     band: str
     count: int
@@ -50,7 +50,7 @@ class ErrorLine:
     inside: float | None
     """Share of the measurements within the stated bands."""
     noise_median: float | None
-    """What out-of-place and in-place times of one sweep differ by: no model can do better."""
+    """Difference between out-of-place and in-place times of one sweep: no model can do better."""
     noise_p90: float | None
     width: float | None = None
     """How many times their low ends the bands' high ends are, at the median."""
@@ -87,7 +87,7 @@ class SweepLine:
     errors: tuple[ErrorLine, ...]
     """By band, and last of all sizes."""
     alone: str | None = None
-    """Why nothing of the sweeps in `on` took part; None where it did."""
+    """Why nothing of the sweeps in `on` took part; None if it did."""
 
     @property
     def predicted(self) -> bool:
@@ -136,4 +136,4 @@ LEGEND: Final = (
     "Below light: faster than the speed of light, which none is. "
     "Noise: what out-of-place and in-place times of one sweep differ by; no model can do better."
 )
-"""What the words of the tables mean."""
+"""Definitions of the words in the tables."""

@@ -31,8 +31,8 @@ class Calls:
     """All collectives of the finished steps; of the whole record where no step finished."""
 
     rows: pd.DataFrame
-    """One row for calls that are equal in `KEYS`: calls, wire_bytes and exposed_ns (sums over what is
-    known), unsized and untimed (calls of which that is not known)."""
+    """One row for calls that are equal in `KEYS`. Columns: calls; wire_bytes and exposed_ns, as sums of the
+    known values; unsized and untimed, the numbers of calls without these values."""
     steps: int
     """Finished steps; 0 where there are none and everything on record is counted."""
     rank_steps: int

@@ -15,11 +15,11 @@ DRAWN: Final = (
     ("idle", "idle"),
     ("unattributed", "unattributed"),
 )
-"""The word beside a bar and the words in the legend. Exposed communication is three parts: the one of its own
+"""The word at a bar and the words in the legend. Exposed communication is three parts: the one of its own
 name holds collectives whose waiting is unknown."""
 
 REST: Final = ("other exposed comm", "exposed comm, waiting or moving")
-"""The words for exposed communication of unknown waiting, beside waiting or moving that is known."""
+"""The words for exposed communication of unknown waiting, if waiting or moving is drawn too."""
 
 EXPOSED: Final = 3
 IDLE: Final = 5
@@ -28,7 +28,7 @@ UNATTRIBUTED: Final = 6
 
 
 def words(place: int, *, split: bool) -> tuple[str, str]:
-    """Return the word beside a bar and the words in the legend; `split`: waiting or moving is drawn too."""
+    """Return the word at a bar and the words in the legend; `split`: waiting or moving is drawn too."""
     return REST if split and place == EXPOSED else DRAWN[place]
 
 

@@ -22,7 +22,7 @@ class Traffic:
     op: str
     calls: float
     wire_bytes: float | None
-    """None where no call's is known."""
+    """None if it is unknown for every call."""
     sizeless: float
     """Calls of unknown size, which are not in the bytes."""
 
@@ -33,7 +33,8 @@ def seconds(ns: float | None) -> float | None:
 
 
 def tolls(report: Report) -> dict[str, float]:
-    """Return kind -> its dearest finding's toll a step, in s. Kinds without a known toll are left out.
+    """Return kind -> toll per step of its most expensive finding, in s. Kinds without a known toll are left
+    out.
 
     The findings of a kind may cost most on different ranks: their sum would be nobody's time.
     """
@@ -54,7 +55,7 @@ def counts(report: Report) -> dict[tuple[str, str], int]:
 
 def parts(time: step_times.RankTime) -> dict[str, float | None]:
     """Return name -> ns of each part of a rank's mean step; None unknown, as is one known as a bound only."""
-    # Of watched steps alone, what lacks of one part is in the other.
+    # In watched steps the missing time of one part is in the other.
     bounds = step_times.WATCHED_PARTS if time.comm_at_least and None in time.parts_ns else ()
     named = zip((name for name, _ in step_times.PARTS), time.parts_ns, strict=True)
     return {name: None if name in bounds else value for name, value in named}
@@ -63,7 +64,7 @@ def parts(time: step_times.RankTime) -> dict[str, float | None]:
 def exposed_ratio(report: Report) -> float | None:
     """Return the share of the slowest rank's mean step in which it stood still for communication.
 
-    None where a lower bound of it is known: among the numbers of other runs it would stand for less.
+    None if only a lower bound is known: next to the numbers of other runs it would look too small.
     """
     time = step_times.slowest(step_times.rank_times(report))
     if time is None:

@@ -80,7 +80,7 @@ def waited_for(report: Report) -> tuple[int, ...]:
         for finding in (row.finding for row in worth_showing(report))
         if finding.kind == "straggler"
         and len(finding.ranks) == 1
-        # Of ranks that take turns one may be left alone: then nothing is known to be saved.
+        # If ranks take turns, one of them may be alone here: then no saving is known.
         and (
             finding.severity != "info"
             or (finding.saving_ns is not None and (finding.toll_ns or 0) >= LEAST_LATE * longest)
@@ -114,7 +114,7 @@ def _alike(times: Sequence[RankTime]) -> bool:
 
 
 def _bar(time: RankTime, mark: str, *, alone: bool, split: bool) -> Bar:
-    """Return the bar of a rank or a mean; `alone`: no rank stands beside the mean."""
+    """Return the bar of a rank or a mean; `alone`: no rank is shown next to the mean."""
     several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
     name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
     known = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)

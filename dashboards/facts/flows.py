@@ -1,9 +1,9 @@
 """From which rank to which rank the wire bytes go, by the algorithm that `volume.wire_bytes` assumes.
 
-Ring and chain: all to the next rank of the group. Of a chain, too: the ranks of a broadcast are each counted
-as sending, those of a reduce send on until the root has it. Pairwise and scatter: in equal parts to all
-others of the group (what an all_to_all sends to whom is not on record). Gather: to the root. Send: to the
-peer.
+Ring and chain: all to the next rank of the group. This holds for a chain, too. The ranks of a broadcast are
+each counted as sending; those of a reduce send on until the root has it. Pairwise and scatter: in equal parts
+to all others of the group (no record says which bytes of an all_to_all go to whom). Gather: to the root.
+Send: to the peer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPREAD: Final = ("all_to_all", "scatter")
 DIRECT: Final = ("send", "gather")
 
 NOWHERE: Final = -1
-"""Cell of bytes of which it is not known to whom they go."""
+"""Cell of bytes with an unknown receiver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Flows:
     row: Ints
     """Position in the frame."""
     cell: Ints
-    """Where they go; `NOWHERE` where that is not known."""
+    """Their receiver; `NOWHERE` if it is unknown."""
     bytes: Ints
     """The parts of a row add up to its wire bytes."""
 
@@ -60,7 +60,7 @@ def flows(report: Report, frame: pd.DataFrame, cell_of: Ints) -> Flows:
     op = frame["op"]
     root = frame["root"].to_numpy(dtype=np.int64, na_value=NOWHERE)
     for ranks in (root, following):
-        # What a file says of roots and groups need not be ranks of the job.
+        # Roots and groups in a file need not be ranks of the job.
         ranks[(ranks < 0) | (ranks >= len(cell_of))] = NOWHERE
     to = np.where(op.isin(NEXT), following, np.where(op.isin(DIRECT), root, NOWHERE))
     # The last one stands for NOWHERE.
@@ -92,8 +92,8 @@ def _next(ranks: tuple[int, ...], rank: int) -> int:
 
 
 def _spread(total: int, cells: Ints) -> tuple[Ints, Ints]:
-    """Return the cells that get something, and how much: equal parts of the total for each of `cells`, those
-    of the other ranks in the group's order; what does not divide goes to the first ones."""
+    """Return the cells that get something, and how much. Each of `cells`, those of the other ranks in the
+    group's order, gets an equal part of the total. The remainder goes to the first ones."""
     each, more = divmod(total, len(cells))
     sums = each * np.bincount(cells + 1)
     sums[: int(cells[:more].max(initial=NOWHERE)) + 2] += np.bincount(cells[:more] + 1, minlength=1)

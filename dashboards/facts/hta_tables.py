@@ -1,4 +1,4 @@
-"""HTA's figures as tables of text, for the terminal and the page alike."""
+"""HTA's figures as tables of text, for both the terminal and the page."""
 
 from __future__ import annotations
 

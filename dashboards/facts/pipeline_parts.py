@@ -29,7 +29,7 @@ class Part:
     start_ns: int
     end_ns: int
     batch: int | None = None
-    """Which micro-batch, counted from 0 by order; None where that cannot be told."""
+    """Which micro-batch, counted from 0 by order; None if unknown."""
 
 
 _COLUMNS: Final = (
@@ -53,7 +53,7 @@ def messages_of(report: Report, pipelines: Pipelines) -> pd.DataFrame:
 def parts_of(report: Report, messages: pd.DataFrame, step: int, rank: int, batches: int | None) -> list[Part]:
     """Return the parts of a rank's step, by start; `messages` are those of that rank and step.
 
-    Work is told by operators with a duration; where there are none, by what led up to each message.
+    Work is found by operators with a duration; if there are none, by the lead-up to each message.
     """
     timed = messages[messages["start_ns"].notna() & messages["duration_ns"].notna()]
     work = _operators(report, timed, step, rank) or _lead_ups(report, timed, step, rank)
@@ -104,8 +104,8 @@ def _lead_ups(report: Report, messages: pd.DataFrame, step: int, rank: int) -> l
     joined = joined.sort_values("start_ns", kind="stable")
     begun = to_frame(report.tables["steps"].filter(_of(report, "steps", step, rank)))["start_ns"]
     until = int(begun.iloc[0]) if len(begun) else -(2**62)
-    # What leads up to a step's first message holds the end of the step before. What a rank sends tells then
-    # in which phase it is.
+    # The lead-up to a step's first message contains the end of the step before. The phase of the message that
+    # a rank sends is then its own phase.
     earlier = (joined["since_ns"] < until) & (joined["op"] == "send")
     phases = joined["phase_up"].mask(earlier, joined["phase"])
     parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""What replay says of a step, in words and rows that every renderer shows."""
+"""The results of replaying a step, in words and rows that every renderer shows."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.finding import RowTable
 
 _AT_ONCE: Final = 31
-"""Findings whose flags are packed into one number beside the code so far."""
+"""Findings whose flags are packed into one number together with the code so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Spoken:
     """Rows of one table by the findings that speak of them."""
 
     codes: Ints
-    """A number for each row; rows with one number are spoken of alike."""
+    """A number for each row; the same findings speak of all rows with one number."""
     flags: Mapping[int, Bools]
     """Number of a finding on the bill -> for each of those whether it speaks of them. Findings that speak
     of no row are left out."""

@@ -39,7 +39,7 @@ class RankTime:
     steps: int
     total_ns: float
     parts_ns: tuple[float | None, ...]
-    """In the order of `PARTS`; None where only watched steps are on record, which do not tell."""
+    """In the order of `PARTS`; None if only watched steps are on record, which do not show it."""
     waiting_ns: float | None
     """The part of exposed communication spent waiting for late ranks; None unknown."""
     moving_ns: float | None
@@ -54,16 +54,16 @@ class RankTime:
     bar_rest_ns: float | None
     """The unattributed part of that."""
     watched_ns: float | None = None
-    """The mean watched step, capture left out; None where none was watched."""
+    """The mean watched step, capture left out; None if none was watched."""
     watched_comm_ns: float | None = None
-    """Exposed communication in a watched step, over those that tell it; None where none does."""
+    """Exposed communication in a watched step, over those in which it is known; None if there is none."""
     comm_at_least: bool = False
     """Whether that is a lower bound, as some of these steps do not tell it of all their collectives."""
     error_ns: float | None = None
-    """How far compute and idle time may be off, as watched steps are divided like surveyed ones; None if the
+    """Possible error of compute and idle time, as watched steps are divided like surveyed ones. None if the
     parts are not of divided steps."""
     surveyed_ns: float | None = None
-    """The mean surveyed step, recording included; None where none was surveyed."""
+    """The mean surveyed step, recording included; None if none was surveyed."""
 
     @property
     def divided(self) -> bool:
@@ -77,7 +77,7 @@ class RankTime:
 
 
 def rank_times(report: Report) -> list[RankTime]:
-    """Return each rank's mean step, by rank; empty where no step finished."""
+    """Return each rank's mean step, by rank; empty if no step finished."""
     steps = report.tables["steps"]
     surveyed = _means(in_steps(steps, surveyed_steps(steps)))
     divided = _means(steps.filter(pc.is_valid(steps.column("parts_error_ns"))))
@@ -162,7 +162,7 @@ def fold(
 ) -> tuple[list[RankTime], RankTime | None]:
     """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
 
-    The second is None where every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
+    The second is None if every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
     `first` are ranks that are kept before others, whatever their time.
     """
     if len(times) <= most:
@@ -192,6 +192,6 @@ def fold(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where one of the values is unknown."""
+    """Return the mean; None if one of the values is unknown."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if len(present) == len(values) else None

@@ -1,4 +1,5 @@
-"""What renderers say of a run: which steps are on record, what was checked, what no finding explains."""
+"""Facts about a run for renderers: which steps are on record, which checks ran, how much time no finding
+explains."""
 
 from __future__ import annotations
 
@@ -223,7 +224,7 @@ def _trained(report: Report) -> bool:
 
 
 def second_line(report: Report) -> str | None:
-    """Return a plain line about the run, for under its verdict; None where there is nothing to add.
+    """Return a plain line about the run, for under its verdict; None if there is nothing to add.
 
     Without findings it says what was looked at, else how much of a step no finding explains, if that is more
     than any finding costs. It adds nothing to errors, nor if the cost of the first finding is unknown.

@@ -120,7 +120,7 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
             return []
         why = "but no single rank causes it"
     elif finding.severity == "info":
-        # Of an info nobody knows that it is a fault.
+        # An info may not be a fault: nobody knows.
         why = "but the job may need that time"
     elif any(each.severity == "error" for each in above):
         why = "but errors come first"

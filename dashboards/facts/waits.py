@@ -1,4 +1,5 @@
-"""What the report carries of waiting: for whom others waited in each step, and who was late to what."""
+"""The report's facts about waiting: for whom others waited in each step, and who was late to which
+collective."""
 
 from __future__ import annotations
 
@@ -70,15 +71,16 @@ class Late(Struct, frozen=True):
     message_bytes: int | None
     """The largest of its ranks'."""
     transfer_ns: float
-    """Of the rank in the middle, the lower one of two; of those with a bandwidth if there are any."""
+    """Transfer time of the rank in the middle, the lower one of two; of those with a bandwidth if there are
+    any."""
     wait_ns: int
-    """Of the rank that waited longest."""
+    """Wait of the rank that waited longest."""
     rank: int | None
-    """The rank that came last; None where it came with the one before it."""
+    """The rank that came last; None if it came with the one before it."""
     late_ns: int
     """By how much the last rank came after the one before it."""
     busbw_gbps: float | None
-    """Of that rank; None where no rank's is known."""
+    """Bandwidth of that rank; None if no rank's is known."""
 
     def cells(self) -> tuple[str, ...]:
         """Return the row in words, in the order of `HEADS`; names are as recorded, not cleaned."""
@@ -98,7 +100,7 @@ class Late(Struct, frozen=True):
 def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     """Return the matched collectives in which a rank waited longest, the worst first; and how many there are.
 
-    Of equal ones those exposed longer come first.
+    Among equal ones those exposed longer come first.
 
     Messages between two ranks are left out and, if there are others, steps that some ranks surveyed and
     others watched: they wait for capture.

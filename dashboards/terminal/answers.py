@@ -1,4 +1,4 @@
-"""What the terminal views of compare, verify and check are made of: lines, labels and tables."""
+"""Parts of the terminal views of compare, verify and check: lines, labels and tables."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ MOST_VERDICT: Final = 4
 MOST_HANG: Final = 8
 """The same of a job that hangs: there is little else to say."""
 _LEAST_PLACES: Final = (30, 14, 14)
-"""Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
-where a file's name and its line have no room."""
+"""Columns for a finding's place, before a figure is left to `--finding`. The floor goes first, then the toll
+if a file's name and its line have no room."""
 _INDENT: Final = 5 * " "
 _PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
 

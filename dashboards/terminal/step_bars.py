@@ -26,7 +26,7 @@ _MOST_BAR: Final = 30
 
 
 def steps(report: Report, console: Console, width: int, marks: str) -> list[Text]:
-    """Return the legend, a bar for each rank that stands out, and what words beside them mean."""
+    """Return the legend, a bar for each rank that stands out, and the meaning of the words at the bars."""
     bars = first_facts.bars(report)
     if not bars:
         return [cut(Text("no step finished, so there is no step time to divide"), width)]
@@ -37,7 +37,7 @@ def steps(report: Report, console: Console, width: int, marks: str) -> list[Text
         [f"{marks[place]} {words(place, split=bars[0].split)[which]}" for place in sorted(drawn)]
         for which in (0, 1)
     )
-    # What a mark stands for is needed more than how the parts were divided.
+    # The meaning of a mark is needed more than how the parts were divided.
     legends = (
         f"step, {summary.mean_of(report)}: {'  '.join(whole)}",
         f"{summary.mean_of(report, brief=True)}: {'  '.join(whole)}",
@@ -65,7 +65,7 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     for place, part_ns in bar.parts:
         until += part_ns
         if part_ns < LEAST_SHARE * bar.total_ns:
-            # The part beside it takes its cell: a colour that no share explains is a riddle.
+            # The neighbouring part takes its cell: a colour that no share explains is a riddle.
             continue
         cells = round(room * until / longest) - drawn if longest else 0
         line.append(marks[place] * cells, style=_COLOURS[place])

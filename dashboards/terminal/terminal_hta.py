@@ -17,7 +17,7 @@ NOTICES_SHOWN: Final = 4
 
 
 def hta(report: Report, width: int) -> list[RenderableType]:
-    """Return what HTA says for a terminal of `width` columns; nothing where it was not asked."""
+    """Return HTA's figures for a terminal of `width` columns; empty if HTA was not asked."""
     figures = report.hta
     if figures is None:
         return []

@@ -20,7 +20,7 @@ _WORDS: Final = (1, 2)
 
 
 def late(report: Report, width: int) -> list[RenderableType]:
-    """Return the table for a terminal of `width` columns; nothing where no collective was matched."""
+    """Return the table for a terminal of `width` columns; empty if no collective was matched."""
     late_rows, total = late_ranks(report)
     if not late_rows:
         return []

@@ -13,7 +13,7 @@ from shardtoll.ledger.words import human
 
 
 def path(report: Report, _: int) -> list[RenderableType]:
-    """Return the section's lines; none where nothing was replayed."""
+    """Return the section's lines; empty if nothing was replayed."""
     seen = report.foreseen
     if seen is None or not seen.path.parts:
         return []

@@ -1,4 +1,5 @@
-"""What hardware and fabric allow the step, on a terminal: a line of bounds beside what it took, and why."""
+"""The least step time that hardware and fabric allow, on a terminal: a line of bounds with the measured time,
+and why."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ REFUTED_SHOWN: Final = 3
 
 
 def roofline(report: Report) -> list[RenderableType]:
-    """Return the block under the step table; nothing where the report has no such section, or ran on CPUs."""
+    """Return the block under the step table; empty if the report has no such section, or ran on CPUs."""
     step_roofline = report.roofline
     if step_roofline is None or not step_roofline.ranks or summary.no_hardware(report):
         return []
@@ -65,7 +66,7 @@ def slowest(step_roofline: StepRoofline) -> RankRoofline:
 
 
 def _counted(rank: RankRoofline, count: int | None) -> str:
-    """Return ` (1 of 74 collectives)` where a sum leaves some out; nothing where it has all or none."""
+    """Return ` (1 of 74 collectives)` if a sum leaves some out; empty if it has all or none."""
     if not count or not rank.comm_count or count == rank.comm_count:
         return ""
     return f" ({count:,} of {rank.comm_count:,} collectives)"

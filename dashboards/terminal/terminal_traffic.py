@@ -1,4 +1,4 @@
-"""What a step sends, by operation and group, on a terminal: a table where it fits, otherwise lines."""
+"""Bytes that a step sends, by operation and group, on a terminal: a table if it fits, otherwise lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shardtoll verify` found, for terminals and files.
+"""Results of `shardtoll verify`, for terminals and files.
 
 It may import `dashboards.facts`, `dashboards.terminal`, `dashboards.words`, `ledger`, `ledger.answers`,
 `ledger.report`, `ledger.words`.

@@ -1,4 +1,4 @@
-"""What `shardtoll verify` found, as plain lines that every renderer of it shows."""
+"""Results of `shardtoll verify`, as plain lines that every renderer of it shows."""
 
 from __future__ import annotations
 

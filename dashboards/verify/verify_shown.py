@@ -1,4 +1,4 @@
-"""What became of findings, gradients and time between two runs, on a terminal, by rich, and as Markdown.
+"""Changes of findings, gradients and time between two runs, on a terminal, by rich, and as Markdown.
 
 And the score of all fixes that were verified so far, on a terminal.
 """

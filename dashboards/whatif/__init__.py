@@ -1,4 +1,4 @@
-"""What `shardtoll whatif` answers, for terminals, files and pages.
+"""Answers of `shardtoll whatif`, for terminals, files and pages.
 
 It may import `dashboards.facts`, `dashboards.page.html`, `dashboards.terminal`, `dashboards.words`,
 `ledger.answers`.

@@ -1,4 +1,4 @@
-"""Files that renderers write: whole or not at all, and one plain error where it cannot be."""
+"""Files that renderers write: whole or not at all, and one plain error if that fails."""
 
 from __future__ import annotations
 

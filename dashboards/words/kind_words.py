@@ -1,4 +1,4 @@
-"""What each kind of finding means, in a sentence or two: for who has no documentation at hand."""
+"""Meaning of each kind of finding, in a sentence or two: for readers without documentation at hand."""
 
 from __future__ import annotations
 

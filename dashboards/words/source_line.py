@@ -17,7 +17,7 @@ MOST: Final = 4_096
 class SourceLine:
     """`path` below the folder the job ran in; of others the last two parts.
 
-    Of traces often absolute, else from any folder that Python imports from.
+    Other paths: in traces often absolute, else from any folder that Python imports from.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""What the page is made of around its views: frame, style, script, tables.
+"""Parts of the page around its views: frame, style, script, tables.
 
 It may import `dashboards.facts`, `dashboards.words`, `ledger`, `ledger.words`.
 Start reading in `frame`.

@@ -38,7 +38,7 @@ class Fall:
     step_ns: int
     """The step after it."""
     number: int | None = None
-    """Of the finding that it fixes."""
+    """Number of the finding that it fixes."""
     more: tuple[str, ...] = ()
     """Further lines of its hover text, in plain words."""
 

@@ -1,4 +1,4 @@
-"""What the page's figures share: the palette, and text that Plotly shows letter for letter."""
+"""Common parts of the page's figures: the palette, and text that Plotly shows letter for letter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PALETTE: Final = {
     "purple": "#CC79A7",
     "grey": "#8A8A8A",
 }
-"""Okabe and Ito, Color Universal Design (2008), told apart by colour-blind readers; grey is ours."""
+"""Okabe and Ito, Color Universal Design (2008): colour-blind readers can distinguish these; grey is ours."""
 
 ASKED: Final = {"implicit": PALETTE["vermillion"], "explicit": PALETTE["blue"], "unknown": PALETTE["grey"]}
 
@@ -28,7 +28,7 @@ ASKED_WORDS: Final = {
     "explicit": "explicit",
     "unknown": "origin unknown",
 }
-"""What a legend says for each; the sections of the page explain them with `ASKED_LEAD`."""
+"""Text of a legend for each; the sections of the page explain them with `ASKED_LEAD`."""
 
 ASKED_LEAD: Final = (
     "Implicit: the framework inserted the collective. Explicit: code asked for it. Origin unknown: not on "
@@ -49,7 +49,7 @@ _MANY_DECADES: Final = 12
 """With more of them not every power of ten gets a number: they would lie on each other."""
 
 LEAST, MOST = 1e-30, 1e30
-"""What is drawn at all: beyond lie damaged numbers only, whose powers no axis can show."""
+"""Range of values that are drawn at all: beyond lie damaged numbers only, whose powers no axis can show."""
 
 Columns: TypeAlias = dict[str, list[Any]]
 """A table by columns, all of one length."""
@@ -61,7 +61,7 @@ show what the finding speaks of."""
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A Plotly figure as plain data, and what its reader must be told in words."""
+    """A Plotly figure as plain data, and the sentences that its reader needs."""
 
     data: list[dict[str, Any]]
     layout: dict[str, Any]
@@ -72,7 +72,7 @@ class Figure:
     columns: dict[str, Columns] = field(default_factory=dict)
     """Tables that the page's script draws from, where a trace has `rects` instead of points."""
     marks: Marks = field(default_factory=dict)
-    """What is lit up when a finding is picked."""
+    """Parts that are lit up when a finding is picked."""
 
     @property
     def empty(self) -> bool:
@@ -122,8 +122,8 @@ def drawable(value: float | None) -> bool:
 
 
 def log_axis(title: str, values: Sequence[float], words: Callable[[float], str]) -> dict[str, Any]:
-    """Return a log axis with a tick at each power of ten; at 2 and 5 too where there are few of those,
-    and at every digit within one.
+    """Return a log axis with a tick at each power of ten. If there are few of those, it has ticks at 2 and 5
+    too, and within one power at every digit.
 
     Values that are not `drawable` are left out; without any the axis goes from 1 to 10.
     """

@@ -1,4 +1,4 @@
-"""What is around every self-contained page: its head, its policy, its figures as data and the scripts.
+"""Frame of every self-contained page: its head, its policy, its figures as data and the scripts.
 
 The page may not load anything: its content policy allows the two scripts written into it, by their
 hashes, and no address at all. The script and the style are asset files, which the server sends as they are.
@@ -20,7 +20,7 @@ from shardtoll.dashboards.page.html.figure import Figure
 
 STYLE: Final = ("page.css",)
 DRAWING: Final = ("figures.js", "clock.js", "highlight.js", "pointer.js")
-"""What draws the figures and answers pointer and keys, on the page and in the server."""
+"""Scripts that draw the figures and answer pointer and keys, on the page and in the server."""
 
 
 @cache

@@ -56,7 +56,7 @@ def _finding(number: int, finding: Finding, dearest: int, run: Run) -> str:
 
 
 def _toll(finding: Finding) -> str:
-    """Return the toll for the page's script; nothing where it is unknown."""
+    """Return the toll for the page's script; empty if it is unknown."""
     return "" if finding.toll_ns is None else f' data-toll="{finding.toll_ns}"'
 
 

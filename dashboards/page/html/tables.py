@@ -119,7 +119,7 @@ def hta(report: Report) -> str:
 
 
 def notices(report: Report) -> str:
-    """Return the notices as a list; nothing where there is none."""
+    """Return the notices as a list; empty if there is none."""
     items = [
         f"<li><b>{safe(clip(kind, 60))}</b>: {safe(clip(text, 1000))}</li>"
         for kind, text in summary.notices(report)

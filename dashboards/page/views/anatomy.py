@@ -67,7 +67,7 @@ def figure(report: Report) -> Figure:
     data = [
         _bars(part, words, colour, pattern, names, times, values[part])
         for part, words, colour, pattern in PARTS
-        # Only where it cannot be told apart; the other parts are drawn even where they are nothing.
+        # Drawn only if waiting and moving are not separated; the other parts are drawn even if they are zero.
         if part != "unsplit" or any(values[part])
     ]
     layout = {

@@ -110,7 +110,7 @@ def _links(report: Report, rows: pd.DataFrame, by: tuple[str, ...]) -> tuple[pd.
 
     rows, way = folded(rows, by)
     place = nodes(report.run)
-    # A cell a node, and one for all ranks of which it is not known.
+    # One cell per node, and one for all ranks whose node is unknown.
     moved = flows(report, rows, np.where(place.of == UNKNOWN, len(place.names), place.of))
     sender = place.of[rows["rank"].to_numpy(dtype=np.int64)][moved.row]
     unknown = (moved.cell == NOWHERE) | (moved.cell == len(place.names)) | (sender == UNKNOWN)

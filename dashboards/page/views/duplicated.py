@@ -1,6 +1,6 @@
 """Figure and table: work done on several ranks or twice on one, against the work that is needed.
 
-What is duplicated the analyses say; the numbers are the evidence of their findings.
+The analyses decide which work is duplicated; the numbers are the evidence of their findings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Doubled:
-    """One finding, its FLOPs out of its evidence; None where it tells none."""
+    """One finding, with its FLOPs from its evidence; None if it has none."""
 
     number: int
     finding: Finding
@@ -124,7 +124,7 @@ def figure(report: Report) -> Figure:
             "too many, stand in the table."
         )
         shown = shown[:BARS]
-    # Categories of a bar chart are told apart by name alone.
+    # Categories of a bar chart differ by name alone.
     names = [_name(work) for work in shown]
     words = [_words(work) for work in shown]
     needed = bars("needed", names, [work.needed or 0 for work in shown], words, PALETTE["green"], "")

@@ -145,9 +145,9 @@ def _ticks(names: list[str]) -> dict[str, Any]:
 
 
 def _over(values: Floats, axis: int, how: str) -> Floats:
-    """Return the largest or mean of what is known; unknown where nothing is."""
+    """Return the largest or mean of the known values; unknown if there is none."""
     with warnings.catch_warnings():
-        # That nothing is known is no mistake.
+        # No known value is no mistake.
         warnings.simplefilter("ignore", RuntimeWarning)
         folded: Floats = (np.nanmax if how == "max" else np.nanmean)(values, axis=axis)
     return folded

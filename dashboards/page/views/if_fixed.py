@@ -26,7 +26,7 @@ FLOOR: Final = (
 
 
 def figure(report: Report) -> Figure:
-    """Return the way down; nothing where no step was replayed or no finding has a change to replay."""
+    """Return the way down; empty if no step was replayed or no finding has a change to replay."""
     seen = _seen(report)
     if seen is None:
         return Figure([], {})

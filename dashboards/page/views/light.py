@@ -1,4 +1,4 @@
-"""Figure and table: each rank's step beside what hardware and fabric allow."""
+"""Figure and table: each rank's step compared with what hardware and fabric allow."""
 
 from __future__ import annotations
 

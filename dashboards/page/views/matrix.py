@@ -39,7 +39,7 @@ class Cells:
     """Cell by rank."""
     names: tuple[str, ...]
     said: str
-    """How ranks are taken together; empty where they are not."""
+    """How ranks are combined; empty if they are not."""
 
 
 def cells(world_size: int, place: Nodes) -> Cells:

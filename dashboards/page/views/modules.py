@@ -34,7 +34,8 @@ SHOWN: Final = 100
 TWICE: Final = "duplicated compute"
 _COLOURS: Final = {**{ASKED_WORDS[name]: colour for name, colour in ASKED.items()}, TWICE: PALETTE["purple"]}
 _FRAMES: Final = ("#4d555e", "#636c76")
-"""Of modules by depth; opaque, so that Plotly chooses a text that can be read on them, by day and night."""
+"""Colours of modules by depth; opaque, so that Plotly chooses a text that can be read on them, by day and
+night."""
 
 _OTHER: Final = "cheaper ones"
 _UNKNOWN: Final = "no module on record"
@@ -42,7 +43,7 @@ _UNKNOWN: Final = "no module on record"
 
 @dataclass(slots=True)
 class Leaf:
-    """What one module pays in one way."""
+    """Cost of one module, of one kind."""
 
     path: tuple[str, ...]
     """The module's name by its dots; one part for what is no module."""
@@ -55,7 +56,7 @@ class Leaf:
     calls: float = 0.0
     """A step and rank."""
     dearest: str = ""
-    """Of several layers the dearest."""
+    """The most expensive of several layers."""
     numbers: list[int] = field(default_factory=list)
     """The findings that speak of it, by their numbers on the bill."""
 
@@ -112,7 +113,7 @@ def _legend(used: list[str]) -> list[dict[str, Any]]:
 
 
 def _leaves(report: Report, records: Calls) -> tuple[list[Leaf], list[str]]:
-    """Return what costs something, the dearest first, and what must be said of it."""
+    """Return everything with a cost, the most expensive first, and the notes about it."""
     rows = records.rows
     notes = records.notes()
     untimed = int(rows["untimed"].sum())
@@ -256,7 +257,7 @@ class _Tree:
 
 
 def numbers(report: Report) -> str:
-    """Return the same as a table, the dearest first."""
+    """Return the same as a table, the most expensive first."""
     leaves, _ = _leaves(report, calls(report))
     if not leaves:
         return ""

@@ -36,15 +36,15 @@ CEILING: Final = "ceiling"
 EXPECTED: Final = "expected"
 """The bandwidth at the time that a tuned library is expected to take."""
 LIGHT: Final = "speed of light"
-"""What the links could carry."""
+"""The rate that the links could carry."""
 BAND: Final = "nine of ten sound runs"
-"""Where the cost model expects a transfer."""
+"""The cost model's expected range of a transfer."""
 _LINES: Final = {
     CEILING: {"width": 2, "dash": "solid"},
     EXPECTED: {"width": 1.5, "dash": "dash"},
     LIGHT: {"width": 1.5, "dash": "dot"},
 }
-"""Told apart without colour; which collective a line is of, its small marks tell."""
+"""Lines differ without colour; the small markers identify the collective."""
 _STROKE: Final = 1.15
 """Half the width of the stroke for a curve of one size, as a factor of the size."""
 
@@ -59,8 +59,8 @@ Bound = Literal["floor_ns", "expected_ns", "light_ns", "band_low_ns", "band_high
 def ceilings(sites: Sequence[Site], bound: Bound = "floor_ns") -> Curves:
     """Return for each op, group size and net the floor, or another bound, as bandwidth.
 
-    busbw = message bytes / floor ns x the nccl-tests factor; bytes a ns are GB/s. Where calls of one
-    size have several floors, the highest ceiling counts.
+    busbw = message bytes / floor ns x the nccl-tests factor; bytes a ns are GB/s. If calls of one size have
+    several floors, the highest ceiling counts.
     """
     highest: dict[tuple[str, int, str], dict[int, float]] = {}
     for site in sites:

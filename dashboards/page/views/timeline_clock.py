@@ -29,7 +29,7 @@ class Clock:
     starts_ns: Ints
     ends_ns: Ints
     drawn_ns: Ints
-    """Where each stretch begins on the axis; the first one where its clock begins."""
+    """Begin of each stretch on the axis; for the first one the begin of its clock."""
 
     def stretch(self, times_ns: Ints) -> Ints:
         """Return the stretch of each time."""

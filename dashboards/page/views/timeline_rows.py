@@ -1,4 +1,5 @@
-"""What the timeline draws from: rows, one for each rank or for each of its streams or groups, and records."""
+"""Data that the timeline draws from: rows, one for each rank or for each of its streams or groups, and
+records."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Lanes:
     ranks: tuple[int, ...]
     """Rank of each row."""
     names: tuple[str, ...]
-    """Stream or group of each row; empty where its rank has no other."""
+    """Stream or group of each row; empty if its rank has no other."""
     notes: tuple[str, ...]
 
     def label(self, row: int) -> str:
@@ -137,7 +138,7 @@ def steps(report: Report, extent: Mapping[int, tuple[float, float]], time: Clock
 
 
 def calls(listed: Sequence[dict[str, Any]], rows: Ints, met: Ints, strings: Strings, time: Clock) -> Columns:
-    """Return the collectives; `met`: equal on the ranks that met in one, null where that is not known."""
+    """Return the collectives; `met`: equal on the ranks that met in one, null if unknown."""
     starts = np.array([call["start_ns"] for call in listed], dtype=np.int64)
 
     def column(name: str) -> list[float | None]:
@@ -159,7 +160,8 @@ def calls(listed: Sequence[dict[str, Any]], rows: Ints, met: Ints, strings: Stri
 
 
 def _words(call: dict[str, Any]) -> str:
-    """What the collective is and why; its rank and numbers stand in the columns. Shown as plain text."""
+    """Description and cause of the collective; its rank and numbers stand in the columns. Shown as plain
+    text."""
     net = call["mesh_dim"] or f"group {call['group']}"
     group = f"×{call['group_size']} {clip(net, 40)}"
     head = f"{clip(call['op'], 40)} {group}, {human.size(call['message_bytes'])}"

@@ -39,9 +39,9 @@ class View:
     """Its id in the page, in links and in the server."""
     title: str
     lead: str
-    """What is drawn and how to read it, in plain text."""
+    """The content of the drawing and how to read it, in plain text."""
     figure: Callable[[Report], Figure]
-    """Empty where there is nothing to draw; without notes too the page leaves the view out."""
+    """Empty if there is nothing to draw; without notes too the page leaves the view out."""
     numbers: Callable[[Report], str] | None = None
     """The same as an HTML table, escaped."""
     alone: bool = False
