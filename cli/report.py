@@ -139,7 +139,7 @@ def _report(
         check_inputs(inputs)
         extras.append(with_hta)
     unused = None if fabric is not None or as_json else _unused_fabric(inputs)
-    # The line names not all of a thousand files; its floors are those of this report.
+    # The line does not name all of a thousand files. It names the fabric, so that the floors stay the same.
     named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
     page = "" if writers else ", page: -o report.html"

@@ -110,8 +110,8 @@ def _replaced(priced: Sequence[PricedRow]) -> tuple[str, ...]:
 
 
 def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None) -> list[dict[str, str]]:
-    """Return the rows as of another machine. Figures measured on their own machine do not hold for that
-    one."""
+    """Return the rows as of another machine. Figures measured on the rows' own machine do not hold for
+    another one."""
     from shardtoll.analyzers.forecast.compute.cards import card_of
     from shardtoll.analyzers.forecast.rows.columns import MEASURED
     from shardtoll.analyzers.roofline import load_fabric

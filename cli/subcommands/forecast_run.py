@@ -85,7 +85,7 @@ def scaling(
     before = _machine(report)
     after = before
     if named is not None and named.name == before.fabric.name and fabric in fabric_names():
-        # The run's own fabric fits its machine, and the run adds further facts.
+        # The run's own fabric fits its machine, and holds further facts from the run.
         named = None
     assumed = _usual(before, wanted) if named is None and _lacks_links(before, world) else None
     named = named or assumed

@@ -166,8 +166,8 @@ def _none_of(what: str, names: set[str]) -> list[str]:
 def apply(report: Report, only: Filter) -> Report:
     """Return the report with the records and findings that fit; those whose part is unknown do not.
 
-    A record without such a part at all, as the group of a matmul, is not asked for it. Steps, and tables
-    other than records and findings, are limited to the ranks.
+    A record without such a part at all, as the group of a matmul, is not asked for it. Only the rank filter
+    applies to steps, notices, counts, values and parameters.
     """
     if not only:
         return report

@@ -1,8 +1,7 @@
-"""What a call said the last time it was made with arguments like these.
+"""Decoded calls, kept for later calls with arguments like these.
 
-Decoding a call costs more than all else that watching does with it, and a training step makes the same calls
-over and over: with tensors of the same shapes and types for the same group. What was decoded once is kept,
-without the tensors.
+Decoding a call costs more than all other work of watching on it. A training step repeats its calls, with
+tensors of the same shapes and types for the same group. A decoded call is kept, without the tensors.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def message_of(call: Call, groups: Groups, rank: int) -> Message:
 def give_numbers(calls: Issued, after: int | None) -> None:
     """Give the collectives of one operator their sequence numbers, unless another one cut in.
 
-    The `seq` of each is its group's count of before; `after` is the count now, None where there is none.
+    The `seq` of each is its group's count of before; `after` is the count now, None if there is none.
     """
     before = calls[0][0].seq
     grown = 0 if before is None or after is None else after - before
@@ -110,7 +109,7 @@ class Calls:
     def said(
         self, decode: MethodDecoder, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Said, ...] | None:
-        """Return what a call issues; None where its arguments do not say."""
+        """Return what a call issues; None if its arguments do not say."""
         if self._changes != self._groups.changes:
             # Groups are kept alive by what is known of their calls: not longer than the process keeps them.
             self._said.clear()
@@ -189,7 +188,7 @@ _LIKES: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def _likeness(kind: type) -> Callable[[Any], Any]:
-    """Find out how arguments of a type are told apart, and remember it."""
+    """Find out how to compare arguments of a type, and remember it."""
     like: Callable[[Any], Any] = _nothing_known
     if issubclass(kind, dist.ProcessGroup):
         like = id
@@ -204,7 +203,7 @@ def _options(*, reduces: bool, rooted: bool) -> Callable[[Any], Any]:
 
     def like(options: Any) -> Any:
         op = options.reduceOp if reduces else None
-        # Its hash is the number of the operation, which is dear to ask for in any other way.
+        # Its hash is the number of the operation, and every other way to ask for that is expensive.
         return None if op is None else hash(op), options.rootRank if rooted else None
 
     return like

@@ -2,7 +2,8 @@
 
 Between two compiled parts of a model Python runs eagerly, and the compiler looks at each frame that runs
 there. Torch's own are on its list of what it leaves alone. Ours stand in for some of them while a session is
-open: compiled, they may raise what the training never would (`ProcessGroup` has methods that no graph holds).
+open. Compiled, they may raise errors that the training never would (`ProcessGroup` has methods that no graph
+holds).
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ def _known_codes(name: str, module: ModuleType) -> tuple[CodeType, ...]:
 def patch_compiling() -> Callable[[], None]:
     """Have dispatch modes off while a frame is compiled; returns what undoes that.
 
-    torch takes them off itself, but for the frames of a model in DistributedDataParallel: operators on the
-    compiler's own tensors would come to the mode, which would end the training. Beneath a mode of the user's
-    torch compiles nothing, and looks for it among the modes that are on: then they stay.
+    torch takes them off itself, except for the frames of a model in DistributedDataParallel. There, operators
+    on the compiler's own tensors would reach the mode, which would end the training. Beneath a mode of the
+    user's torch compiles nothing, and looks for it among the modes that are on: then they stay.
     """
 
     def patch(patches: Patches) -> None:

@@ -37,7 +37,7 @@ def timed_wait(waits: Waits, device: DeviceTimes, run: Callable[..., Any]) -> Ca
 
 
 def timed_operator(device: DeviceTimes, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what runs an operator in the midst of a drain, where its time is no wait."""
+    """Return a wrapper that runs an operator during a drain, where its time is no wait."""
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         device.guarded(device.operator_begun, None)
@@ -57,7 +57,7 @@ def timed_call(
 ) -> Any:
     """Make a watched collective's call; where it blocks or runs in the caller's stream, have that timed.
 
-    What a single call issued is told to `device` here; a batch is told by the recorder.
+    `device` learns here which collective a single call issued; for a batch the recorder reports it.
     """
     waits = bool(issued) and (issued[0][1].call.blocking or _said_not_to_be_async(args, kwargs))
     opened = device.guarded(device.wait_begun, None) if waits else None

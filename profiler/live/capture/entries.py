@@ -1,9 +1,9 @@
 """The doors through which Python hands collectives to C++, held open for us while a session lasts.
 
-Python code of torch and of users issues collectives by two doors: the methods of `ProcessGroup`, and the
-operators of a few namespaces under `torch.ops`, which functional collectives, DTensor and compiled code
-call. While a session is open both are replaced by callables that tell the session of each call; they are put
-back on exit. What C++ issues by itself, as DDP's reducer does, passes neither.
+Python code of torch and of users issues collectives by two doors. One is the methods of `ProcessGroup`. The
+other is the operators of a few namespaces under `torch.ops`, which functional collectives, DTensor and
+compiled code call. While a session is open both are replaced by callables that tell the session of each call;
+they are put back on exit. Collectives that C++ issues by itself, as DDP's reducer does, pass neither.
 
 An operator called with fake tensors, or with those of a subclass, is passed on untouched: the subclass calls
 it again with plain ones.
@@ -36,7 +36,7 @@ _NAMESPACES: Final[Mapping[str, str]] = {
 
 
 class Listener(Protocol):
-    """What is told of calls, and makes them."""
+    """Gets calls, and makes them."""
 
     def collective(
         self, original: Callable[..., Any], decode: MethodDecoder, args: Sequence[Any], kwargs: Any

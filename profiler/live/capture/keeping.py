@@ -1,9 +1,9 @@
 """How long the rows of ended regions wait to be made: those of many cost little more than those of one.
 
 The first are made at once, as a job that dies young should leave what it did, and those of surveyed steps.
-Then what has ended waits as long as it can be written within a quarter of a second of its end, which is
-what a job that is killed can lose. Rows are made where a region ends, so the next end has to be foreseen.
-If a region takes longer than that, another thread keeps provisional rows of what waits in time.
+After these, ended regions wait as long as their rows can be written within a quarter of a second of their
+end. A job that is killed can lose that much. Rows are made where a region ends, so the next end has to be
+foreseen. If a region takes longer than that, another thread keeps provisional rows of what waits in time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OVERDUE: Final = 1.25
 _CALM_NS: Final = 150_000_000
 """So long nobody minds what waits: mostly the region ends, and its rows are made."""
 SPARE_NS: Final = 60_000_000
-"""What a busy machine may take to let another thread run."""
+"""Time that a busy machine may take to let another thread run."""
 
 
 class Keeping:
@@ -80,8 +80,8 @@ class Keeping:
     def provisional_ns(self, since_ns: int, *, making: bool) -> int:
         """Return when provisional rows of what waits since then have to be made; any thread may ask.
 
-        That is once the region that runs takes longer than was foreseen, and no later than leaves time to
-        write them. `making`: the real ones are being made.
+        The time comes once the running region takes longer than was foreseen, and early enough to write them.
+        `making`: the real ones are being made.
         """
         latest_ns = since_ns + FLUSH_NS - SPARE_NS - self._making_ns
         if making:

@@ -1,8 +1,9 @@
 """From what was noted of a step to its rows of lost time: waiting for data, reads of values, gaps.
 
-A loop waits for its batch *before* the step that uses it. That time belongs to the step that follows: the row
-has that step's number. Its `before_ns` says that the step's duration does not contain it, so that the parts
-of a step still add up to it. What is fetched after the last step belongs to none and is not told.
+A loop waits for its batch *before* the step that uses it. The waiting time belongs to the step that follows:
+the row has that step's number. Its `before_ns` says that the step's duration does not contain it, so that the
+parts of a step still add up to it. Batches fetched after the last step belong to no step and are not
+reported.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from shardtoll.profiler.live.cause.accounting import Interval, intersect, subtra
 from shardtoll.profiler.live.cause.pending import Before, Fetch, Reads, Region
 
 LEAST_BETWEEN_NS: Final = 1_000_000
-"""A loop takes some time from step to step; less is not told."""
+"""A loop takes some time from step to step; less is not reported."""
 
 
 class Between:
@@ -53,15 +54,15 @@ def spans(fetches: Sequence[Fetch]) -> list[Interval]:
 
 
 def blocked(region: Region) -> list[Interval]:
-    """Return the times of a region that are told to be something else than fetching."""
+    """Return the times of a region that are known to be something else than fetching."""
     return union([(wait.start_ns, wait.end_ns) for wait in region.waits] + region.excluded + region.capture)
 
 
 def lost_rows(region: Region, rank: int, idle: Sequence[Interval] | None) -> tuple[Stall, ...]:
     """Return the rows of lost time of a step; of what is no step there are none.
 
-    `idle` holds the instants in which a fetch lost the step time: of a surveyed step its idle time. None: of
-    an accelerator, of whose own time nothing is known here, so that no time of the step is said to be lost.
+    `idle` holds the instants in which a fetch lost the step time: of a surveyed step its idle time. None: the
+    device is an accelerator, whose own time is unknown here, so no time of the step is reported as lost.
     """
     if region.step is None:
         return ()

@@ -22,11 +22,12 @@ _OPERATORS: Final = 48
 
 
 def measure(recorder: Recorder, mode: SurveyMode) -> Slowing | None:
-    """Return what the mode adds to an operator, in the thread's own time; None where it cannot be measured.
+    """Return the time that the mode adds to an operator, in the thread's own time; None if it cannot be
+    measured.
 
     No region may be open. It draws no random number and tells the recorder nothing that lasts.
     """
-    # No mode of the user's sees these operators: they are no part of the program.
+    # No mode of the user's sees these operators: they do not belong to the program.
     with unseen():
         first, second = torch.zeros(1, device="cpu"), torch.zeros(1, device="cpu")
 

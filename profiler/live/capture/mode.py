@@ -1,12 +1,13 @@
 """The surveying level: a dispatch mode that sees every operator below autograd.
 
-The mode runs inside the training step, so it follows three rules: an exception of the operator
-passes through untouched; an exception of ours stops the capture and nothing else. Operators on tensor
-subclasses are left to the subclass, whose own operators then come past here one by one.
+The mode runs inside the training step, so it follows two rules. An exception of the operator passes through
+untouched. An exception of ours stops the capture and nothing else. Operators on tensor subclasses are left to
+the subclass, whose own operators then come past here one by one.
 
-A mode is active on the thread that entered it and, with its state, on the threads on which autograd runs
-the backward of an accelerator, where no Python need have called what it sees. Operators of the user's own
-threads do not come past here; collectives they issue show as a difference to the group's sequence number.
+A mode is active on the thread that entered it. With its state it is also active on the threads on which
+autograd runs the backward of an accelerator, where no Python need have called what it sees. Operators of the
+user's own threads do not come past here; collectives they issue show as a difference to the group's sequence
+number.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator, noting when it ran and, where it matters, what it was."""
         kind, decoder, run, _ = self._kinds.get(id(func)) or self._classify(func)
         if kind == _HIGHER:
-            # What runs inside is not seen; a collective there shows as a difference to the group's own count.
+            # Operators inside are not seen; a collective there shows as a difference to the group's own
+            # count.
             return func(*args, **kwargs or {})
         recorder = self._recorder
         if types:
@@ -297,7 +299,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
         moved = moved_bytes(func, args, tensors, outputs)
-        # A fused attention returns bookkeeping beside its output; the first tensor is the result.
+        # A fused attention returns bookkeeping along with its output; the first tensor is the result.
         self._recorder.computed(func, flops, moved, tensors, outputs[:1], frame, ran)
 
 
@@ -315,8 +317,8 @@ def _handling_of(tensor_type: type) -> str:
 def _propagates_shapes() -> bool:
     """Whether an operator on fake tensors is no work of the step: somebody asks for the shape of a result.
 
-    A step may itself run on fake tensors, for its sizes; DTensor then borrows the step's own fake mode, so
-    only the stack tells the two apart.
+    A step may itself run on fake tensors, for its sizes. DTensor then borrows the step's own fake mode, so
+    only the stack distinguishes the two.
     """
     if DRY.tensors_are_fake:
         # A dry run's tensors carry their mode with them: on the stack is only one that asks for shapes.

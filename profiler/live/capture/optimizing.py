@@ -1,9 +1,9 @@
-"""What optimizers do in a surveyed step, as one Compute record: nearly all of it is element by element.
+"""Work of optimizers in a surveyed step, as one Compute record: nearly all of it is element by element.
 
-Its FLOPs are the elements updated, one each: the least that an update takes (SGD does two, AdamW some
-fifteen), so a lower bound, and exact to compare. Its time is that of the operators that ran inside `step()`.
-Whether other ranks update the same is told by the largest parameters, as they are after the step, and their
-gradients; with ZeRO's optimizers each rank has others.
+Its FLOPs are the elements updated, one each. An update takes at least that much (SGD takes two, AdamW some
+fifteen). It is a lower bound, and exact to compare. Its time is that of the operators that ran inside
+`step()`. The largest parameters, as they are after the step, and their gradients show whether other ranks
+update the same. With ZeRO's optimizers each rank has others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Begun:
     ran: int
     """Entries of `region.ran` then."""
     closures: list[int]
-    """Where in `region.ran` each of its closures began and ended, in turn."""
+    """Positions in `region.ran` at which each of its closures began and ended, in turn."""
     work_ns: int
     """When its own work began: after the last closure."""
     nests: bool = False
@@ -83,7 +83,7 @@ class OptimizerSteps:
         region = self._recorder.region
         if not self._is_recording() or region is None or region.light:
             return
-        # What a step that raised has left behind belongs to no other.
+        # Entries left behind by a step that raised belong to no other.
         self._begun = [begun for begun in self._begun if begun.region is region]
         for outer in self._begun:
             outer.nests = True
@@ -168,7 +168,7 @@ class OptimizerSteps:
                 (parameter, pending.output_tickets),
             ):
                 local = local_of(tensor) if tensor is not None else None
-                # Of a subclass the values may have still to come, as those of an asynchronous collective.
+                # The values of a subclass may have still to come, as those of an asynchronous collective.
                 plain = type(local) in (torch.Tensor, nn.Parameter)
                 ticket = takes(local, thorough=True) if plain and local is not None else None
                 if ticket is not None and tickets is not None:
@@ -178,7 +178,7 @@ class OptimizerSteps:
 
 
 def _replicated(parameters: Sequence[nn.Parameter]) -> str | None:
-    """Return the mesh dims on which every parameter is a DTensor and Replicate; None where there is none."""
+    """Return the mesh dims on which every parameter is a DTensor and Replicate; None if there is none."""
     common: list[str] | None = None
     seen: dict[int, Any] = {}
     for parameter in parameters:
@@ -198,8 +198,8 @@ def _moved(optimizer: Any, updated: Sequence[nn.Parameter]) -> int:
     """Return the least bytes of the update: gradients read, parameters and states read and written.
 
     A sparse gradient may touch but a few rows of them: nothing is counted of those parameters. States of a
-    class of their own, as those of 8 bits, do not lie in memory as they say: they are left out, as are those
-    on another device.
+    class of their own, as those of 8 bits, have another size in memory than they state. They are left out, as
+    are those on another device.
     """
     moved = 0
     for parameter in updated:

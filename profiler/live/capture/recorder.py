@@ -103,7 +103,7 @@ class Recorder:
         self.waits = Waits(self.now_ns)
         self.awake = Awake()
         self.loading: Loading | None = None
-        """Where loaders' calls are noted; None before they are."""
+        """Notes of loaders' calls; None until there are any."""
         self._awake_at_start: Moment | None = None
         """How long the training thread had been awake when the step began; None unknown."""
         self.clearing = Clearing(names)
@@ -115,19 +115,20 @@ class Recorder:
         self._surveyed_held = 0
         """How many of them were surveyed."""
         self._between = Between()
-        """What happened since the last step."""
+        """Events since the last step."""
         self._site: Site | None = None
-        """Where the call was made that the operators now run stand behind; None: not by Python."""
+        """The call that issued the operators now running; None: not by Python."""
         self._optimizer_steps = 0
         """Finished since the session was opened."""
         self._in_optimizer = False
         """Whether a step of an optimizer runs: a closure's backward passes are no micro-batches."""
         self.closures = Closures()
         self.scales_losses = False
-        """Whether a gradient scaler is at work. What it finds not finite it leaves out, then or later."""
+        """Whether a gradient scaler is at work. It leaves out values that it finds not finite, then or
+        later."""
         self._issued_by_cpp = False
         self.flight = Flight(groups, rank, waits_block=host_times)
-        """Where each collective is noted as it is issued, for who asks what a job hangs in."""
+        """Notes each collective as it is issued, for readers that ask what a job hangs in."""
         self._of_other_threads: set[str] = set()
         """Groups that other threads have used: what they count and what is recorded of it may lie on two
         sides of a step's end."""
@@ -207,7 +208,7 @@ class Recorder:
             return 0, None
         thread = self._of_thread(region)
         self._between.ended(region, end_ns)
-        # The gradient check's own work is no part of the step, but a trace cannot know that.
+        # The gradient check's own work does not belong to the step, but a trace cannot know that.
         raw = self.recording.end(region.step, whole=not region.excluded)
         self.results.finish(unseen_reads=compiles())
         taken = self.fingerprints.collect()
@@ -254,9 +255,9 @@ class Recorder:
                 yield rows
 
     def abandon(self) -> None:
-        """Give up the region without rows, in the midst of whatever runs; `drop` is still to come.
+        """Give up the region without rows, whatever runs; `drop` is still to come.
 
-        torch's profiler goes on: to stop it while gloo's threads tell it of their work can corrupt memory
+        torch's profiler goes on. To stop it while gloo's threads report their work to it can corrupt memory
         (torch 2.13: about one run in ten died of it).
         """
         self.region = None
@@ -429,8 +430,7 @@ class Recorder:
         """Note the losses that a backward of a surveyed step begins with: tensors of one element.
 
         Others are no losses that a number could be too large for. A stage of a pipeline begins with its
-        outputs, and a mask there may hold infinity on purpose. torch takes no vector without a gradient for
-        it.
+        outputs, and a mask there may hold infinity on purpose. For a vector torch requires a gradient.
         """
         region = self.region
         if region is None or region.fake:
@@ -442,7 +442,7 @@ class Recorder:
             if not isinstance(root, torch.Tensor):
                 continue
             local = local_of(root)
-            # Of a subclass the values may have still to come, as those of an asynchronous collective.
+            # The values of a subclass may have still to come, as those of an asynchronous collective.
             if type(local) is torch.Tensor and root.numel() == local.numel() == 1:
                 ticket = self.fingerprints.take(local, thorough=True)
                 if ticket is not None:

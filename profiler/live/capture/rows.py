@@ -1,7 +1,7 @@
 """From what was noted in a region to rows of the ledger: times split, spans joined, hashes resolved.
 
-A column that a record of the capture has under the same name is taken over by `_Carried`, which reads the
-names of both: a new field is named once there and once in the ledger, and nowhere between.
+`_Carried` takes over a column if a record of the capture has a field of the same name; it reads the names of
+both. A new field is named once there and once in the ledger, and nowhere between.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ONE_FLOAT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all rows of a session have in common."""
+    """Common facts of all rows of a session."""
 
     rank: int
     clock: Clock
@@ -143,7 +143,7 @@ def make_rows(
     else:
         exposed_ns = stalls_of_each(region, device)
     exposed_known = setting.host_times or device is not None
-    # Where C++ waited, only a collective in flight tells: without spans that is unknown, not nothing.
+    # If C++ waited, only a collective in flight shows it: without spans its time is unknown, not 0.
     in_cpp = setting.host_times and spans is None and bool(region.drains)
     collectives = tuple(
         collective_row(
@@ -283,10 +283,10 @@ def by_device(ended: Ended, setting: Setting, device: DeviceReading, exposed_ns:
 def plain_step(
     ended: Ended, setting: Setting, duration_ns: int, exposed_ns: int, capture_ns: int = 0
 ) -> Step:
-    """Return a step of which no more is known than its duration and its exposed time.
+    """Return a step with only its duration and its exposed time known.
 
-    That is so in watched steps, where no operator is looked at, and on an accelerator without a trace, where
-    the host's times say nothing about the device's. For how long that is idle while capture works, a trace
+    Watched steps are like this, as no operator is looked at. So is a step on an accelerator without a trace,
+    as the host's times say nothing about the device's. For how long that is idle while capture works, a trace
     and watched steps tell (`analyzers.context.divided`).
     """
     region = ended.region
@@ -354,7 +354,7 @@ def _waited_in_cpp(pending: PendingCollective) -> bool:
 def include_elsewhere(region: Region) -> None:
     """Put what other threads issued among the training thread's collectives, in the order of issue.
 
-    A hook's later collectives continue the first one, which the training thread issued for it: where all of
+    A hook's later collectives continue the first one, which the training thread issued for it. If all of
     those agree on a line, module or parameter, it is also theirs.
     """
     if not region.elsewhere:

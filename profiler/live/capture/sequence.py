@@ -1,10 +1,10 @@
-"""Which surveyed step a watched one repeats, told collective by collective and never guessed.
+"""The surveyed step that a watched one repeats, found collective by collective and never guessed.
 
-Every collective that Python issues has a key: what it is (op, group, dtype, how it reduces, root), the
-number its group gave it within the step, and where it is issued (the stack, the module, and in backward which
-node of the step's graph is running). Two steps are of one sequence when all keys are equal, each group's own
-count grew alike and the same reducers of DDP took part. Then a collective's place in one is its place in the
-other. Sizes are no part of the key: they are measured in every step.
+Every collective that Python issues has a key. It holds its kind (op, group, dtype, how it reduces, root), its
+number in its group within the step, and its place. The place is the stack, the module, and in backward the
+running node of the step's graph. Two steps are of one sequence if all keys are equal, each group's own count
+grew equally and the same reducers of DDP took part. Then a collective's place in one is its place in the
+other. The key does not contain sizes: they are measured in every step.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Template:
     numbers: tuple[int | None, ...]
     """Each one's sequence number, counted from its group's at the step's beginning."""
     keys: tuple[Key, ...]
-    """Of those that Python issued."""
+    """Keys of those that Python issued."""
     places: tuple[int, ...]
-    """Where those stand in `collectives`."""
+    """Positions of those in `collectives`."""
     growth: Mapping[str, int | None]
     """Group -> how much its count grew in the step; None if it does not count."""
     surveyed: bool

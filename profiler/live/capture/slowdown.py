@@ -1,7 +1,7 @@
-"""What a dispatch mode costs every operator that no clock of the mode's own can see.
+"""The part of a dispatch mode's cost per operator that no clock of the mode's own can see.
 
 The mode times itself from its first line to its last. Before and after that, torch makes Python objects of
-the operator's arguments and finds its way back; and the operator itself is called in a slower way. Both are
+the operator's arguments and finds its way back. The operator itself is also called in a slower way. Both are
 the same for each operator: they are measured once, on a tiny one, and taken out of every surveyed step.
 """
 
@@ -15,7 +15,7 @@ from shardtoll.profiler.live.times.awake import Stretch
 
 @dataclass(frozen=True, slots=True)
 class Slowing:
-    """What the mode adds to each operator, in the thread's own time."""
+    """Time that the mode adds to each operator, in the thread's own time."""
 
     within_ns: int
     """While the operator runs."""
@@ -26,7 +26,7 @@ class Slowing:
 def slowed(region: Region, slowing: Slowing | None, thread: Stretch | None) -> tuple[int, int]:
     """Return by how many ns the mode slowed the region's operators, and the time between them.
 
-    Where the thread had to share its core, this took as many times as long as all else did.
+    If the thread had to share its core, these times are longer by the same factor as all its others.
     """
     if slowing is None:
         return 0, 0

@@ -158,8 +158,8 @@ def _is_foreign(wait: Wait, region: Region, ended: Mapping[int, int]) -> bool:
 def exposed_shares(region: Region, exposed: Sequence[Interval], in_flight: Sequence[Span]) -> dict[int, int]:
     """Return the exposed ns of each collective by index; they add up to the exposed time exactly.
 
-    A blocked instant with nothing in flight (gloo has finished, the thread has not woken yet) goes to
-    the collective that was waited for, else to the last one that ended before, else to the last issued.
+    In a blocked instant nothing may be in flight (gloo has finished, the thread has not woken yet). It goes
+    to the collective that was waited for, else to the last one that ended before, else to the last issued.
     """
     shares, ownerless_ns = share_exposed(exposed, in_flight)
     if not ownerless_ns:

@@ -6,7 +6,7 @@ asks through doors that a session holds open. A call that comes through one on a
 made under a small mode that sees the operator behind it.
 
 Such a collective is none of the training thread's operators: it has a place of its own and no fingerprint.
-Its cost to the step shows only where the training thread waits for it.
+The training thread's waits for it are its only cost to the step.
 """
 
 from __future__ import annotations

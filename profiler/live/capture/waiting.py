@@ -1,7 +1,7 @@
 """When the training thread waits for collectives, and for which: results, Works, futures, and C++ itself.
 
 DDP's reducer waits for its buckets in C++, at the end of backward. Nothing shows that wait, so callbacks of
-ours are queued around it: the time between them is a drain, blocked only while a collective is in flight.
+ours are queued around it. The time between them is a drain, blocked only while a collective is in flight.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Waits:
         self._works[id(work)] = index
 
     def issued_as(self, tensor: Any) -> PendingCollective | None:
-        """Return the functional collective whose result this is; None where it is not known."""
+        """Return the functional collective whose result this is; None if unknown."""
         index = self._results.get(address_of(tensor)) if isinstance(tensor, torch.Tensor) else None
         return None if index is None or self._region is None else self._region.collectives[index]
 
@@ -82,7 +82,7 @@ class Waits:
         self.note(self._works.pop(id(work), None), start_ns, end_ns)
 
     def note(self, owner: int | None, start_ns: int, end_ns: int) -> None:
-        """Note that the thread was blocked; `owner` indexes the collective, None where it is not known."""
+        """Note that the thread was blocked; `owner` indexes the collective, None if unknown."""
         if self._region is not None:
             self._region.waits.append(Wait(start_ns, end_ns, owner))
 
@@ -112,13 +112,13 @@ class Waits:
 
         DDP's reducer waits for its buckets in such a callback, in C++. Ours are queued now, before it
         queues its own, and the second one only when the first runs, after it: they enclose it. `pending` is
-        what was issued, None where C++ issued it. `at_root`: the backward is only beginning.
+        the issued collective, None if C++ issued it. `at_root`: the backward is only beginning.
         """
         region = self._region
         assert region is not None
         if not at_root and torch._C._current_autograd_node() is None:
-            # Such a callback runs already, as in DDP's first step with a static graph, which issues and
-            # waits in one: what is queued now runs when that returns.
+            # Such a callback runs already, as in DDP's first step with a static graph, which issues and waits
+            # in one. Callbacks queued now run when that returns.
             self._drain_until_callback(region, pending)
             return
         task = torch._C._current_graph_task_id()
@@ -130,7 +130,7 @@ class Waits:
 
     def _drain_until_callback(self, region: Region, pending: PendingCollective | None) -> None:
         """Have a drain noted from now to when the callbacks queued so far have run."""
-        # On the device only where C++ waits there: other waits are seen.
+        # On the device only if C++ waits there: other waits are seen.
         device = self.device if pending is None or pending.place.waits_in_cpp else None
         begun_ns = self._now_ns()
         if device is not None and region is self._region:

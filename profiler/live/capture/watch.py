@@ -1,7 +1,7 @@
 """The watching level: what each collective costs in every step, and nothing for any other operator.
 
 No dispatch mode is active. Each collective that Python issues is decoded, numbered and timed where it is
-called, and takes its cause from the surveyed collective whose place in the sequence it has. One that has left
+called. Its cause is that of the surveyed collective at the same place of the sequence. One that has left
 every known sequence is attributed by its own stack. Collectives that C++ issues are taken from the surveyed
 step where the groups' own counts prove that as many were issued.
 """
@@ -45,7 +45,7 @@ _MOST_UNSEEN: Final = 1_000
 
 
 class Mutable(Protocol):
-    """What says whether anything is to be recorded now."""
+    """Says whether anything is to be recorded now."""
 
     muted: bool
 
@@ -115,7 +115,7 @@ class Watch:
     def _unrecorded(
         self, original: Callable[..., Any], decode: MethodDecoder, args: Sequence[Any], kwargs: Any
     ) -> Any:
-        """Make a call that is on no bill: only where the rank is now is noted."""
+        """Make a call that is on no bill; only the rank's present place is noted."""
         flight, thread = self._recorder.flight, get_ident()
         note: Note | None = None
         issued: list[tuple[PendingCollective, Said]] = []
@@ -292,7 +292,7 @@ class Watch:
             return
         name, of_values = self._name_by_tensor(surveyed, frame, decode, args, kwargs)
         if name != surveyed.parameter or of_values != surveyed.of_values:
-            # What is sent may be made from the tensor that has the name: only the stack has that.
+            # The sent tensor may be made from the tensor that has the name: only the stack has that.
             by_stack, _ = place(frame, _inputs(decode, args, kwargs))
             if by_stack.parameter != surveyed.parameter or by_stack.of_values != surveyed.of_values:
                 region.moved, pending.place = True, by_stack
@@ -302,7 +302,7 @@ class Watch:
     ) -> tuple[str | None, bool | None]:
         """Return the parameter of a collective that is issued where `like` was, and whether of its values."""
         attribution = self._recorder.attribution
-        # Where DTensor redistributes, it is the whole stack's doing that the place is the same.
+        # If DTensor redistributes, the whole stack identifies the place.
         moved = None if like.placements_from is None else attribution.stack.redistributed(frame)
         sent = _inputs(decode, args, kwargs) if moved is None else (moved,)
         return attribution.name_by_tensor(sent, like)

@@ -1,6 +1,6 @@
 """From watched regions to rows of the ledger: whole columns if a step repeats a surveyed one.
 
-A watched step adds a handful of numbers per collective to the surveyed one it repeats; all other columns are
+A watched step adds a handful of numbers per collective to the surveyed one it repeats. All other columns are
 those of that step's rows, so that a step's rows cost microseconds. Regions that repeat nothing, or in which
 C++ issued collectives or waited for them, take the longer way that surveyed ones take.
 
@@ -246,7 +246,7 @@ class WatchRows:
         epoch_ns = setting.epoch_ns
         exposed, total_ns = exposed_of_each(region)
         self._issued(region, columns)
-        # What is cut has an end if the thread has waited for it.
+        # A cut span has an end if the thread has waited for it.
         spans = [
             span if span is None or not span.cut else with_end(span, region, index, setting.clock)
             for index, span in enumerate(item.spans)

@@ -75,9 +75,9 @@ class Span:
 def share_exposed(exposed: Sequence[Interval], spans: Sequence[Span]) -> tuple[dict[int, int], int]:
     """Share exposed time among the collectives in flight (rule 6 of the accounting).
 
-    An instant in which k spans are in flight is split evenly among them; what does not divide goes
-    to the earlier keys, so that the shares add up exactly. Returns the ns of each key, and the ns of
-    exposed instants in which no span was in flight.
+    An instant in which k spans are in flight is split evenly among them. The remainder goes to the earlier
+    keys, so that the shares add up exactly. Returns the ns of each key, and the ns of exposed instants
+    without a span in flight.
     """
     edges: list[tuple[int, int, int]] = []
     for start, end in union(exposed):

@@ -53,11 +53,11 @@ def _listed(names: list[str]) -> str | None:
 class OperandSpecs:
     """The input specs of the matmul-like DTensor operator now being run, which show what is replicated.
 
-    What a redistribution starts from and ends with is in `Cause.from_spec` and `Cause.to_spec`.
+    The placements before and after a redistribution are in `Cause.from_spec` and `Cause.to_spec`.
 
-    Where DTensor runs the local operator on its inputs as they are, it does so from C++ and leaves no Python
-    frame. The specs are those of the call seen just before. Where it redistributes first, its own frame has
-    the specs that the operator really runs on.
+    If DTensor runs the local operator on its inputs as they are, it does so from C++ and leaves no Python
+    frame. The specs are those of the call seen just before. If it redistributes first, its own frame has the
+    specs that the operator really runs on.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class OperandSpecs:
         self._specs = [spec for spec in (getattr(arg, "_spec", None) for arg in args) if spec is not None]
 
     def of(self, func: Any, cause: Cause) -> list[Any]:
-        """Return the input specs of a local operator that has run; empty where no DTensor is behind it."""
+        """Return the input specs of a local operator that has run; empty if no DTensor is behind it."""
         pending, self._func = self._func, None
         sharding = getattr(cause.dtensor_info, "output_sharding", None)
         if sharding is not None and sharding.needs_redistribute:
@@ -208,7 +208,7 @@ class Attribution:
         return hash(tuple(map(self._names.parameter, leaves(roots))))
 
     def backward_ran(self) -> None:
-        """Note that a backward is over, in which perhaps nothing was placed."""
+        """Note that a backward is over, even if nothing was placed in it."""
         self._backward_ran = True
 
     def _phase(self, cause: Cause, in_backward: bool) -> str:
@@ -240,7 +240,7 @@ class Attribution:
         parameter = self._parameter(cause, phase, inputs)
         by_tensor = cause.fsdp_group is None and cause.fsdp1_handle is None and cause.parameter_name is None
         if cause.redistributed is not None and backward:
-            # Which parameter's gradient DTensor moves is told by the node.
+            # The node shows which parameter's gradient DTensor moves.
             by_tensor = False
         if phase == "backward":
             if cause.issuer is None and api is None and _is_reducers(node) and _of_whole_numbers(inputs):

@@ -14,7 +14,7 @@ _UNNAMED: Final = "undefined"
 
 
 def by_device(config: str) -> dict[str, str]:
-    """Return device type -> backend of torch's text `cpu:gloo,cuda:nccl`; empty where it names no device."""
+    """Return device type -> backend of torch's text `cpu:gloo,cuda:nccl`; empty if it names no device."""
     pairs = (entry.partition(":") for entry in config.split(",") if ":" in entry)
     return {device.strip(): backend.strip() for device, _, backend in pairs}
 
@@ -22,8 +22,8 @@ def by_device(config: str) -> dict[str, str]:
 def chosen(name: str, config: str, device_type: str | None) -> str:
     """Return the backend for tensors of `device_type`, by a group's name for its backend and its list.
 
-    For a kind of device that the list lacks it is the name, or where that is none the list's only backend, or
-    the one for CPUs.
+    If the list does not have the kind of device, it is the name. If there is no name, it is the list's only
+    backend, or the one for CPUs.
     """
     backends = by_device(config)
     if device_type in backends:

@@ -19,7 +19,7 @@ _REDUCE_OPS: Final = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXO
 
 
 UNDECODED: Final = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""What a decoder raises for arguments that are none: torch, or the group, will refuse the call itself.
+"""Exceptions of a decoder for invalid arguments: torch, or the group, will refuse the call itself.
 
 If it does not, the call went unrecorded, and shows as a difference to the group's own count.
 """
@@ -35,7 +35,7 @@ class Call:
     message_bytes: int | None
     dtype: str | None
     inputs: Tensors
-    """Tensors whose bytes this rank contributes; empty where it contributes none."""
+    """Tensors whose bytes this rank contributes; empty if it contributes none."""
     reduce_op: str | None = None
     root: int | None = None
     """Group rank of the root or peer, as torch passes it."""
@@ -46,9 +46,9 @@ class Call:
     unnumbered: bool = False
     """Ranks count it differently: its own number, and the group's from then on, differ between them."""
     sent_bytes: tuple[int, ...] | None = None
-    """What goes to each rank of the group in an all_to_all, itself included; None where it is not known."""
+    """Bytes for each rank of the group in an all_to_all, itself included; None if unknown."""
     received_bytes: int | None = None
-    """What this rank gets in an all_to_all, from itself included; None of all else, and where unknown."""
+    """Bytes that this rank gets in an all_to_all, from itself included; None for all else, and if unknown."""
 
     def wire_bytes(self, group_size: int, group_rank: int) -> int | None:
         """Return the bytes this rank must send for the algorithm assumed."""
@@ -83,7 +83,7 @@ def _stored_bytes(tensor: torch.Tensor) -> int:
 
 
 def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Return the one dtype of the tensors, None where there are several or no tensors."""
+    """Return the one dtype of the tensors; None if there are several or no tensors."""
     names = {str(t.dtype).removeprefix("torch.") for t in tensors}
     return names.pop() if len(names) == 1 else None
 
@@ -99,7 +99,7 @@ def resolve_group(value: Any) -> Any:
 
 
 def reduce_op_of(value: Any) -> str | None:
-    """Return how an operator's argument says to reduce: `SUM`, `AVG`, ...; None where it does not say."""
+    """Return how an operator's argument says to reduce: `SUM`, `AVG`, ...; None if it does not say."""
     if isinstance(value, str):
         return value.upper()
     # A boxed ReduceOp answers op() with its number; other objects do not have it.
@@ -134,9 +134,9 @@ def _sent_bytes(tensors: Tensors, rows: Sequence[int] | None) -> tuple[int, ...]
 
 
 def _received_bytes(tensors: Tensors, filled: Any) -> int:
-    """Return the bytes received: of tensors to fill, or as many rows of the one tensor as are told.
+    """Return the bytes received: those of tensors to fill, or of the given number of rows of the one tensor.
 
-    Rows that are not told are as many as are sent.
+    Without these numbers it is as many rows as are sent.
     """
     if isinstance(filled, torch.Tensor) or (filled and isinstance(filled[0], torch.Tensor)):
         return tensor_bytes(flat(filled))
@@ -153,7 +153,7 @@ def _once(_ranks: int, _tensors: int) -> int:
 
 
 def each_rank(ranks: int, _tensors: int) -> int:
-    """Count a call once a rank: gloo reduces a list of tensors one by one."""
+    """Count a call once per rank: gloo reduces a list of tensors one by one."""
     return ranks
 
 
@@ -182,11 +182,11 @@ def decoder(
 ) -> Decoder:
     """Make a decoder from argument names.
 
-    `inputs` names the argument this rank contributes, `size_of` the one whose bytes are the message;
-    `times_group` multiplies by the group size where the message is the whole and the argument a part.
-    `counted` tells the growth of the group's sequence number from the group's size and the tensors sent.
-    `splits` names the argument with the rows that go to each rank, an empty one where all get as many;
-    `fills` that with what each rank gets, rows or tensors.
+    `inputs` names the argument this rank contributes, `size_of` the one whose bytes are the message.
+    `times_group` multiplies by the group size if the message is the whole and the argument a part. `counted`
+    tells the growth of the group's sequence number from the group's size and the tensors sent. `splits` names
+    the argument with the rows for each rank, an empty one if all get equally many. `fills` names that with
+    what each rank gets, rows or tensors.
     """
 
     def decode(arguments: dict[str, Any]) -> tuple[Call, ...]:

@@ -1,12 +1,12 @@
-"""Where a collective is issued, as numbers that are the same in every step that repeats it.
+"""The place where a collective is issued, as numbers that are the same in every step that repeats it.
 
 Reading names off the stack costs more than many a collective is worth in a step that is only watched. Here
 stacks are only distinguished: by every frame's code and position, in one hash. It reaches up to autograd's
 engine, or until both the innermost module's call and a line of the user's have been passed. Added are that
 module and, in backward, the node of the step's graph that runs.
 
-Where a step that repeats another should be now is looked at first: to compare a frame with the one expected
-costs half of what taking it in does.
+The place that a repeating step should have reached is looked at first. To compare a frame with the expected
+one costs half as much as to hash it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _code_of(function: Any) -> CodeType | None:
 
 _CALL: Final = _code_of(getattr(nn.Module, "_call_impl", None))
 _CALLER: Final = _code_of(getattr(nn.Module, "_wrapped_call_impl", None))
-"""What calls `_call_impl` as a rule: it has the same `self`, and few other locals to be read with it."""
+"""The usual caller of `_call_impl`: it has the same `self`, and few other locals to be read with it."""
 _ENGINE: Final = _code_of(getattr(torch.autograd.graph, "_engine_run_backward", None))
 
 
@@ -50,7 +50,7 @@ class _Path(NamedTuple):
     inner: tuple[tuple[CodeType, int], ...]
     """Code and position of each frame, up to the innermost module's call where there is one."""
     outer: tuple[tuple[CodeType, int], ...]
-    """Of those beyond it."""
+    """Frames beyond it."""
     has_module: bool
     goes_on: bool
     """A line of the user's and the module were passed: what comes next is not looked at. Else it is nothing,
@@ -88,7 +88,7 @@ class CallSites:
             seen, module = self._walked(frame)
         if torch._C._current_graph_task_id() == -1:
             if module is None:
-                # Of one line's collectives, some may be the forward's and some not.
+                # One line's collectives may belong partly to the forward.
                 module = _NO_MODULE - 2 * backward_ran - torch.is_grad_enabled()
             return seen, module, None
         node: Any = torch._C._current_autograd_node()

@@ -1,4 +1,4 @@
-"""What the stack says about one operator, and what may read it from a frame."""
+"""The stack's facts about one operator, and their readers for a frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Cause:
-    """What the stack says about one operator; None where it says nothing.
+    """The stack's facts about one operator; None if it says nothing.
 
     The defaults are the class's: one is made for each operator that is looked at, and few fields are set.
     """
@@ -28,7 +28,7 @@ class Cause:
     api: str | None = None
     """The API that asked: `FSDP.unshard`, `RowwiseParallel`, `all_reduce`, ..."""
     issuer: str | None = None
-    """The Python function that issued the collective; None where C++ did, and waits for it unseen."""
+    """The Python function that issued the collective; None if C++ did, and waits for it unseen."""
     from_spec: Any = None
     to_spec: Any = None
     redistributed: torch.Tensor | None = None
@@ -59,4 +59,4 @@ class Cause:
 
 
 Reader = Callable[[FrameType, Cause], None]
-"""What one known function tells about the operators below it; nearer frames are read first."""
+"""Facts that one known function gives about the operators below it; nearer frames are read first."""

@@ -1,9 +1,9 @@
-"""What an operator call means as a collective: op, group, bytes, root, tensors.
+"""An operator call as a collective: op, group, bytes, root, tensors.
 
-Three families reach a dispatch mode: `c10d::*`, what process-group calls and DDP's reducer become,
-`_c10d_functional::*`, what functional collectives, DTensor and compiled graphs call, and `symm_mem::*`, which
-go past the process group. Each operator has one entry in a table; an operator of the first two families that
-has none is reported as not understood by the completeness check, never silently dropped.
+Three families reach a dispatch mode. Process-group calls and DDP's reducer become `c10d::*`. Functional
+collectives, DTensor and compiled graphs call `_c10d_functional::*`. The operators `symm_mem::*` go past the
+process group. Each operator has one entry in a table. If one of the first two families has none, the
+completeness check reports it as not understood; it is never silently dropped.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ DECODERS: Final[dict[str, dict[str, Decoder]]] = {
 
 
 def decoder_of(func: Any) -> Decoder | None:
-    """Return the decoder of an operator, None where it is no collective we know."""
+    """Return the decoder of an operator; None if it is no collective we know."""
     names = DECODERS.get(func.namespace)
     return names.get(func._schema.name.split("::")[1]) if names else None
 

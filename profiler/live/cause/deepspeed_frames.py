@@ -1,7 +1,7 @@
-"""What DeepSpeed's own frames say about a collective: which ZeRO stage asked, what for, and its parameters.
+"""Facts in DeepSpeed's own frames about a collective: which ZeRO stage asked, what for, and its parameters.
 
 DeepSpeed gathers and reduces by plain torch.distributed calls on flat buffers: only its frames know the
-parameters in them. They are told apart by file and function, as torch's are, so DeepSpeed need not be
+parameters in them. They are recognized by file and function, as torch's are, so DeepSpeed need not be
 imported. A name that another version has changed leaves the parameter unknown and the cause `DeepSpeed`.
 """
 
@@ -88,7 +88,7 @@ def _stage(frame: FrameType) -> int | None:
 
 
 def _optimizer_around(frame: FrameType) -> Any:
-    """Return the ZeRO optimizer whose method this is, or called it; None where none did."""
+    """Return the ZeRO optimizer whose method this is, or which called it; None if there is none."""
     outward: FrameType | None = frame
     for _ in range(_MOST_OUTWARD):
         if outward is None:

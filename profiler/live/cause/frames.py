@@ -1,9 +1,9 @@
 """Who asked for this operator: one walk up the Python stack, no hooks.
 
-The stack at an operator tells its phase (the nearest of autograd's engine, a checkpoint's recompute, an
-optimizer), its module (the nearest `nn.Module` call), and the user's own line. For collectives that DTensor
-or FSDP2 inserted it tells the placements before and after, and the operator. Nothing has to be installed in
-the model, so nothing can be left behind in it.
+The stack at an operator tells its phase from the nearest of autograd's engine, a checkpoint's recompute and
+an optimizer. The nearest `nn.Module` call is its module; the user's own line is in it, too. For collectives
+that DTensor or FSDP2 inserted it tells the placements before and after, and the operator. Nothing has to be
+installed in the model, so nothing can be left behind in it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _nowhere() -> FrameType | None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a code object; kept so that its id cannot be reused."""
+    """Facts about a code object; kept so that its id cannot be reused."""
 
     code: CodeType
     reader: Reader | None
@@ -91,7 +91,7 @@ class Stack:
         self.known: dict[int, _Known] = {}
         self._lines: dict[tuple[int, int, str | None], str] = {}
         self.asks_from: Callable[[], FrameType | None] = _nowhere
-        """Where the thread stands that asked for the backward which runs on this one; None on that thread."""
+        """The frame of the thread that asked for the backward on this thread; None on that thread itself."""
 
     def classify(self, code: CodeType) -> _Known:
         """Find out what is to be known of a code object, and remember it."""
@@ -133,8 +133,8 @@ class Stack:
     def engine_beyond(self) -> FrameType | None:
         """Return the frame of autograd's engine that began what runs on this thread, if on another thread.
 
-        An accelerator's backward runs on threads of autograd's own, whose stacks begin there: the line that
-        asked for it is on the training's, which waits in the engine for it.
+        An accelerator's backward runs on threads of autograd's own, whose stacks begin there. The line that
+        asked for it is on the training thread's stack, which waits in the engine.
         """
         frame = self.asks_from()
         while frame is not None and not self.is_engine(frame):
@@ -169,7 +169,7 @@ class Stack:
         to_module: bool = False,
         moves: bool = True,
     ) -> Cause:
-        """Return what the stack from `frame` outward says; all of it, unless told where to stop.
+        """Return the facts in the stack from `frame` outward; all of it, unless an option says where to stop.
 
         `to_engine` stops at autograd's engine, for who knows the forward line from elsewhere.
         `to_module` stops once the nearest module and user line are known: outside of backward nothing

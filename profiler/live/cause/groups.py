@@ -30,7 +30,7 @@ class Groups:
     """Knows every group seen; `mesh` collects dimension name -> size of the meshes seen."""
 
     def __init__(self, device_type: str | None = None) -> None:
-        """`device_type`: the kind of device that the job computes on, as `cpu`; None where it is unknown."""
+        """`device_type`: the kind of device that the job computes on, as `cpu`; None if unknown."""
         self._device_type = device_type
         self._used: Counter[str] = Counter()
         """Backend -> collectives that ran on it, of groups of more than one rank."""
@@ -52,7 +52,7 @@ class Groups:
         """How often the groups were found to be others than before."""
 
     def sequence_number(self, group: Any, name: str | None = None) -> int | None:
-        """Return how many collectives the group has issued; None where its backend does not count."""
+        """Return how many collectives the group has issued; None if its backend does not count."""
         name = name or str(group.group_name)
         if name in self._uncounted:
             return None
@@ -64,7 +64,7 @@ class Groups:
 
     def sequence_numbers(self) -> dict[str, int | None]:
         """Return the sequence number of each of this rank's groups, by name."""
-        # Where the groups are those of before, torch is asked nothing else: it would cost more than numbers.
+        # If the groups are those of before, torch is asked nothing else: it would cost more than numbers.
         ids = tuple(map(id, _of_process()))
         if ids == self._known and ids:
             numbers: dict[str, int | None] = {}
@@ -104,8 +104,8 @@ class Groups:
         """Learn the meshes that the program holds: pipelines and plain collectives carry none.
 
         Looks through all objects, some ten ms in a large program: once, before the first step. A mesh that
-        only torch still holds, in its caches, is no more in use. Where two meshes call one group by two
-        names, as the whole world is easily called, it stays without.
+        only torch still holds, in its caches, is no more in use. If two meshes call one group by two names,
+        as the whole world is easily called, it stays without.
         """
         if not initialized():
             return

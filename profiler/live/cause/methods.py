@@ -1,4 +1,4 @@
-"""What a call of a `ProcessGroup` method means as a collective.
+"""A call of a `ProcessGroup` method as a collective.
 
 torch.distributed's Python functions end in these methods. They take the tensors in a fixed order; the
 reduction, the root and the like come in an options object. As the operators behind them have decoders
@@ -16,7 +16,7 @@ from shardtoll.profiler.live.cause.call import Call
 from shardtoll.profiler.live.cause.decode import DECODERS
 
 MethodDecoder: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], "tuple[Call, ...] | None"]
-"""Positional arguments, the group first, and those by keyword -> what is issued; None: it cannot be told."""
+"""Positional arguments, the group first, and those by keyword -> what is issued; None if unknown."""
 
 _OUT_IN: Final = ("output_tensor", "input_tensor")
 _OUTS_INS: Final = ("output_tensors", "input_tensors")
@@ -53,7 +53,7 @@ _METHODS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 """Method -> the c10d operator it becomes, and that operator's names for the arguments after the group."""
 
 METHODS: Final = tuple(_METHODS)
-"""What issues a collective in some version of torch."""
+"""Methods that issue a collective in some version of torch."""
 
 
 _ROOTED: Final = ("broadcast_", "reduce_", "gather_", "scatter_")

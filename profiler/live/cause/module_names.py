@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
-"""Types of nearly all tensors, told from others at once: asking for a class's instances takes longer."""
+"""Types of nearly all tensors, recognized at once: asking for a class's instances takes longer."""
 _NO_ADDRESS: Final[tuple[type, ...]] = tuple(
     kind for kind in (FakeTensor, getattr(nn.parameter, "UninitializedTensorMixin", None)) if kind is not None
 )
@@ -141,11 +141,11 @@ class Names:
         self.forget_addresses()
 
     def module(self, module: nn.Module) -> str | None:
-        """Return the module's name, None where it belongs to no known root."""
+        """Return the module's name; None if it belongs to no known root."""
         return self._modules.get(id(module))
 
     def parameter(self, tensor: Any) -> str | None:
-        """Return the name of a parameter object, None where it is not a known one."""
+        """Return the name of a parameter object; None if it is not a known one."""
         return self._parameters.get(id(tensor))
 
     def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
@@ -214,7 +214,8 @@ class Names:
         return None if entry is None else entry[0]
 
     def _at(self, tensor: torch.Tensor) -> tuple[str, bool] | None:
-        """Return the parameter that the tensor is of, and whether it is its values; None where of none."""
+        """Return the parameter that the tensor belongs to, and whether it is its values; None if there is
+        none."""
         span = _span(tensor)
         if span is _NOWHERE:
             return None
@@ -228,7 +229,7 @@ class Names:
         return name, False
 
     def are_values(self, tensors: Iterable[Any]) -> bool | None:
-        """Whether all known tensors are a parameter's values; None where none is known."""
+        """Whether all known tensors are a parameter's values; None if none is known."""
         entries = [self._at(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
         kinds = [entry[1] for entry in entries if entry is not None]
         return all(kinds) if kinds else None
@@ -236,7 +237,7 @@ class Names:
     def note_gradients(self) -> None:
         """Learn where the gradients lie now; call when backward is over.
 
-        Where parameters lie is learnt anew with them: FSDP2 had others in their place meanwhile.
+        The places of parameters are learnt anew with them: FSDP2 had others in their place meanwhile.
         """
         self._by_address = {}
         self._grads_by_address = {}

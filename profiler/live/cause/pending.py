@@ -1,4 +1,4 @@
-"""What is kept of a collective and of an operator while the step still runs."""
+"""Facts about a collective and an operator, kept while the step still runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardtoll.profiler.live.cause.accounting import Interval
 
 @dataclass(slots=True)
 class Place:
-    """Where an operator came from, in the ledger's words."""
+    """The origin of an operator, in the ledger's words."""
 
     phase: str
     module: str | None = None
@@ -31,13 +31,13 @@ class Place:
     of_values: bool | None = None
     """Whether the tensors are the parameter's values, and not its gradient."""
     reshards: bool | None = None
-    """Of FSDP2's gather: whether what it gathers is let go after forward."""
+    """For FSDP2's gather: whether the gathered parameters are freed after forward."""
     by_tensor: bool = False
     """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
     by_node: bool = False
     """Module or line are those of the forward that made the autograd node which ran."""
     kind: Any = field(default=None, compare=False, repr=False)
-    """What the flight file knows of the calls made here, kept here as every call asks for it."""
+    """The flight file's entry for calls made here, kept here as every call asks for it."""
 
     @property
     def waits_in_cpp(self) -> bool:
@@ -51,7 +51,7 @@ NOWHERE: Final = Place("other")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a call says by itself: the same whenever it is made with arguments like these."""
+    """The facts of a call by itself: the same whenever it is made with arguments like these."""
 
     op: str
     group: str
@@ -64,26 +64,27 @@ class Message:
     group_rank: int | None = None
     """This rank's number in the group; None unknown."""
     received_bytes: int | None = None
-    """What this rank gets in an all_to_all; None of all else, and where unknown."""
+    """Bytes that this rank gets in an all_to_all; None for all else, and if unknown."""
 
 
 @dataclass(slots=True)
 class Surveyed:
-    """What only a surveyed step tells of a collective; None unknown. Tickets are those of fingerprints."""
+    """Facts about a collective that only a surveyed step has; None if unknown. Tickets are those of
+    fingerprints."""
 
     input_tickets: list[int] | None = None
-    """Of its inputs; None if an input has no fingerprint."""
+    """Tickets of its inputs; None if an input has no fingerprint."""
     output_ticket: int | None = None
     cut_from_ticket: int | None = None
-    """Of what the input is an equal part of."""
+    """Ticket of the tensor that the input is an equal part of."""
     used_bytes: int | None = None
     used_by: str | None = None
     read_ticket: int | None = None
-    """Of the part of a gather's result that was read first, in the order of its elements."""
+    """Ticket of the part of a gather's result that was read first, in the order of its elements."""
     read_dimension: int | None = None
     read_carries_gradient: bool | None = None
     loss_classes: int | None = None
-    """Of a gather along the classes of logits: how many `F.cross_entropy` read, which are all."""
+    """For a gather along the classes of logits: how many `F.cross_entropy` read, which are all."""
     input_content: int | None = None
     output_content: int | None = None
     cut_from_content: int | None = None
@@ -109,10 +110,10 @@ class PendingCollective:
     seq: int | None = None
     growth: int = 0
     """By how much the call made the group's sequence number grow. It is measured over the call, but never
-    more than its operator is known for: the collective of another thread that cut in must not count as
+    more than its operator is known for. A collective of another thread that cut in must not count as
     accounted for."""
     key: tuple[Any, ...] | None = None
-    """What tells its place in the step's sequence; None if C++ issued it, or the level does not ask."""
+    """Identifies its place in the step's sequence; None if C++ issued it, or if the level does not ask."""
     surveyed: Surveyed | None = None
     unseen: bool = False
     """It was counted, not seen: what it is comes from a surveyed step, and when it was issued is unknown."""
@@ -154,7 +155,7 @@ class PendingCompute:
     moved_bytes: int = 0
     """Least bytes read and written."""
     may_leave_out: bool = False
-    """Of an optimizer: it leaves a step out if a gradient is not finite."""
+    """For an optimizer: it leaves a step out if a gradient is not finite."""
 
 
 @dataclass(slots=True)
@@ -187,7 +188,7 @@ class Fetch:
     name: str
     source: str | None
     batch: BatchSize | None
-    """What came of it; None of the loader's start and its end."""
+    """The fetched batch; None for the loader's start and its end."""
     kind: Literal["data", "checkpoint"] = "data"
     bytes: int | None = None
     """Written to a checkpoint; None if unknown."""
@@ -195,7 +196,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class Before:
-    """What happened between the step before and this one."""
+    """Events between the step before and this one."""
 
     fetches: list[Fetch] = field(default_factory=list)
     other_ns: int = 0
@@ -204,7 +205,7 @@ class Before:
 
 @dataclass(slots=True)
 class Reads:
-    """What the host read of tensors at one place, as `.item()` does."""
+    """Values of tensors that the host read at one place, as `.item()` does."""
 
     name: str
     phase: str
@@ -231,12 +232,12 @@ class Region:
     watched: bool = False
     """Only collectives are noted, where Python issues them."""
     reducers: list[int] = field(default_factory=list)
-    """What tells DDP's reducers apart that were made ready for a backward, in order."""
+    """Identities of DDP's reducers that were made ready for a backward, in order."""
     moved: bool = False
     """Some collective of a watched step has another place than the surveyed one that it repeats."""
     graphs: list[int] = field(default_factory=list)
-    """What tells the graphs of its backwards apart, in order: which parameters they reach; of a watched
-    region only where a sequence is known by it."""
+    """Identities of the graphs of its backwards, in order, by the parameters they reach. In a watched region
+    only if a sequence is known by it."""
     backward_ran: bool = False
     """Whether a backward has ended in it."""
     node_base: int = 0
@@ -259,12 +260,12 @@ class Region:
     capture: list[Interval] = field(default_factory=list)
     """Times in which the capture itself worked, those around operators in `ran` left out."""
     excluded: list[Interval] = field(default_factory=list)
-    """Times that are no part of the step: the gradient check, which the user asked for in its midst."""
+    """Times that do not belong to the step: the gradient check, which the user asked for within it."""
     waits: list[Wait] = field(default_factory=list)
     drains: list[Interval] = field(default_factory=list)
-    """Times in which C++ may wait for collectives unseen by Python: DDP's reducer at the end of backward
-    and around its broadcasts; and times spent waiting for a future, whatever it is a future of. Blocked
-    only while a collective is in flight."""
+    """Times in which C++ may wait for collectives unseen by Python. These are DDP's reducer at the end of
+    backward and around its broadcasts, and time spent waiting for a future of any kind. Blocked only while a
+    collective is in flight."""
     fetches: list[Fetch] = field(default_factory=list)
     before: Before = field(default_factory=Before)
     reads: dict[tuple[int, int], Reads] = field(default_factory=dict)

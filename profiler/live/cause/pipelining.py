@@ -1,4 +1,4 @@
-"""What the frames of torch.distributed.pipelining say about a send or a receive.
+"""Facts in the frames of torch.distributed.pipelining about a send or a receive.
 
 A schedule moves activations and their gradients between modules, outside every module call and outside
 autograd. Only its own frames know which of the two a message is, and which stage it is for. Locals are read
@@ -65,7 +65,7 @@ def perform_action(frame: FrameType, cause: Cause) -> None:
 def set_up(_: FrameType, cause: Cause) -> None:
     """Read what a schedule does once, before its first micro-batch: agree on shapes, and connect.
 
-    These messages go both ways whatever the schedule, and are no part of it.
+    These messages go both ways whatever the schedule, and do not belong to it.
     """
     if cause.settled or cause.issuer is None:
         return
@@ -77,7 +77,7 @@ def step(frame: FrameType, cause: Cause) -> None:
     if cause.settled:
         return
     schedule = frame.f_locals.get("self")
-    # What else runs here, as FSDP2's reductions, has a name of its own.
+    # Other collectives that run here, as FSDP2's reductions, have a name of their own.
     if cause.api is not None and (cause.issuer in _KINDS or cause.api == SET_UP):
         cause.api = f"{type(schedule).__name__}.{cause.api}"
     _take_module(getattr(schedule, "_stage", None), cause)

@@ -1,4 +1,4 @@
-"""Where in its whole tensor the part lies that a rank holds."""
+"""Position of a rank's part in its whole tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardtoll.profiler.live.cause.attribute import placements_text
 
 
 def starts_of(tensor: torch.Tensor, local: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the index of the local part's first element in the whole, by dimension; None where not known.
+    """Return the index of the local part's first element in the whole, by dimension; None if unknown.
 
     A plain tensor is taken for a whole.
     """
@@ -24,7 +24,7 @@ def starts_of(tensor: torch.Tensor, local: torch.Tensor) -> tuple[int, ...] | No
 def _lies(
     shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Return shape and start of this rank's part as checkpoints have them; None where torch does not say."""
+    """Return shape and start of this rank's part as checkpoints have them; None if torch does not say."""
     try:
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     except ImportError:

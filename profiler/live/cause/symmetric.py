@@ -1,9 +1,9 @@
 """Collectives over symmetric memory: kernels that read and write their peers' memory directly.
 
-They go past the process group: its sequence number does not grow, so completeness says nothing about them,
-and only their own operators show that they ran. Each is recorded with the bytes of the collective that it
-stands for; what the fused ones compute beside it is theirs alone. One-sided puts, gets and signals name no
-group and are no collectives.
+They go past the process group, whose sequence number does not grow. Completeness says nothing about them;
+only their own operators show that they ran. Each is recorded with the bytes of the collective that it stands
+for; further compute of the fused ones is not recorded here. One-sided puts, gets and signals name no group
+and are no collectives.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What torch's own frames say about the operators below them: who asked, in which phase, and for what.
+"""Facts in torch's own frames about the operators below them: who asked, in which phase, and for what.
 
-Frames are told apart by file and function. Only these short functions of torch have their locals read. To
+Frames are recognized by file and function. Only these short functions of torch have their locals read. To
 read the locals of a user's frame could keep large tensors alive for longer than the user's program does
 (Python < 3.13).
 """
@@ -82,7 +82,7 @@ def closure(_: FrameType, cause: Cause) -> None:
 
 
 _WRAPPED_CALL: Final = getattr(getattr(nn.Module, "_wrapped_call_impl", None), "__code__", None)
-"""What calls `_call_impl` as a rule: it has the same `self`, and few other locals to be read with it."""
+"""The usual caller of `_call_impl`: it has the same `self`, and few other locals to be read with it."""
 
 
 def _module_call(frame: FrameType, cause: Cause) -> None:
@@ -252,7 +252,7 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
 """(file under torch, function or `*`) -> what it tells."""
 
 FUNCOL: Final = "funcol."
-"""Prefix of functional collectives; DTensor calls them, so they name a cause only where nothing else does."""
+"""Prefix of functional collectives; DTensor calls them, so they name a cause only if nothing else does."""
 
 _PUBLIC_APIS: Final = ("distributed/distributed_c10d.py", "distributed/_functional_collectives.py")
 """Functions here are what a user calls; the outermost of them names the cause."""

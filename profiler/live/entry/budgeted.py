@@ -27,11 +27,11 @@ _WHERE: Final = "comm_budget"
 
 
 class Recorded:
-    """What ran inside a `with comm_budget(...)`: figures of its busiest step, once the `with` is over."""
+    """The record of a `with comm_budget(...)`: figures of its busiest step, once the `with` is over."""
 
     def __init__(self, mesh: Any, session: Session) -> None:
         self.mesh = mesh
-        """The DeviceMesh of `mesh=`; None where none was asked for."""
+        """The DeviceMesh of `mesh=`; None if none was asked for."""
         self._session = session
         self._report: Report | None = None
         self._check: BudgetCheck | None = None
@@ -49,7 +49,7 @@ class Recorded:
 
     @property
     def check(self) -> BudgetCheck:
-        """What came of the budget; UsageError as `report`."""
+        """Result of judging the budget; UsageError as `report`."""
         if self._check is None:
             raise UsageError("the figures are not there yet", "read them after the `with`, on rank 0")
         return self._check
@@ -66,7 +66,7 @@ class Recorded:
 
     @property
     def wire_bytes(self) -> int | None:
-        """Bytes sent in the step and by the rank that sends most; None where one's size is not known."""
+        """Bytes sent in the step and by the rank that sends most; None if one's size is unknown."""
         table = self._in_steps()
         sent: Counter[tuple[int, int]] = Counter()
         for step, rank, size in zip(*(table[name] for name in ("step", "rank", "wire_bytes")), strict=True):
@@ -101,7 +101,7 @@ class CommBudget:
 
     def __init__(self, failed: type[BaseException]) -> None:
         self._failed = failed
-        """What a test that is over its budget raises."""
+        """Exception of a test that exceeds its budget."""
 
     def __call__(
         self,
@@ -118,8 +118,8 @@ class CommBudget:
 
         `budget` is a budget.toml; `limits` are its keys (`max_collectives=4`, `max_wire_bytes="2 MB"`,
         `no_implicit=["layers.*"]`, `group={"tp": {"max_collectives": 2}}`); one of the two is given.
-        `world_size` or `mesh`, as `(128, 8)` or `{"dp": 128, "tp": 8}`, makes a fake process
-        group in which this process is `rank`; build the model inside, on the `mesh` of what `with` gives. All
+        `world_size` or `mesh`, as `(128, 8)` or `{"dp": 128, "tp": 8}`, makes a fake process group in which
+        this process is `rank`. Build the model inside, on the `mesh` of the object that `with` gives. All
         that runs inside is one step, unless `step()` of it is called: then what that holds.
 
         Raises UsageError where there is no limit, or they cannot be judged.
@@ -131,7 +131,7 @@ class CommBudget:
                 raise UsageError("comm_budget() limits nothing", "give max_collectives=..., or use record()")
             shape = Shape.of(world_size, mesh, rank)
         except UsageError as error:
-            # Of the traceback only the test's own line is of use.
+            # In the traceback only the test's own line helps.
             raise UsageError(error.message, error.hint) from None
         return self._recorded(limited, str(budget or _WHERE), shape, model, allow_unknown)
 

@@ -23,7 +23,7 @@ while the launcher's objects go writes "Exception ignored in:" into the output, 
 
 
 class Stopped(Exception):
-    """This process was told to end by the signal `number`; its ranks have ended too."""
+    """A signal `number` asked this process to end; its ranks have ended too."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -43,9 +43,9 @@ class Outcome:
 def start_ranks(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     """Run `python -m module arguments` on so many ranks; return how they ended.
 
-    What the launcher logs is left out: ranks tell their own errors, and the caller tells of a signal. Several
-    ranks have one OpenMP thread each unless OMP_NUM_THREADS is set. Raises Stopped where this process was
-    told to end, after its ranks have.
+    The launcher's log is left out: ranks report their own errors, and the caller reports a signal. Several
+    ranks have one OpenMP thread each unless OMP_NUM_THREADS is set. Raises Stopped if a signal asked this
+    process to end, after its ranks have.
     """
     if ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -4,8 +4,8 @@ A step ends when the optimizer has stepped: torch's own hooks tell that, and for
 session opens when the script makes its process group, as all ranks do at one point, and closes before
 the group goes. Everything that was put in place is taken away again when the script ends.
 
-To stop a recording of torch's profiler while a named range (`record_function`) is open, and to start another
-before it ends, corrupts memory (torch 2.13). A step that would end there ends where the range does.
+torch's profiler must not stop while a named range (`record_function`) is open and start again before it ends.
+This corrupts memory (torch 2.13). A step that would end there ends where the range does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _GROUP_MAKERS = ("torch.distributed", "torch.distributed.distributed_c10d", "tor
 """Modules through which a script, or torch for it, makes and ends the process group."""
 
 _LAUNCHERS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What launchers set in the environment, and torch reads to make the process group."""
+"""Variables that launchers set in the environment, and that torch reads to make the process group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def run_script(
     """Run the script under an audit; `show` is called with the closed session where there were steps.
 
     The script's SystemExit passes through; another exception is printed as Python prints it, without
-    our frames, and leaves with exit code 1. Raises UsageError for a script that cannot be read, a
-    function of `step_on` that cannot be found, where the script makes a process group that no launcher
-    told of its ranks, and where it ended well without a step.
+    our frames, and leaves with exit code 1. Raises UsageError if the script cannot be read, or a function of
+    `step_on` cannot be found. Also if the script makes a process group without a launcher's variables, or if
+    it ended well without a step.
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")
@@ -113,7 +113,7 @@ def run_script(
     except ShardtollError:
         raise
     except Exception as error:
-        # The script's own, told as Python would.
+        # The script's own error, printed as Python would.
         _told(watch, show)
         if error is watch.unlaunched:
             unset = next((name for name in _LAUNCHERS if name not in os.environ), "RANK")
@@ -157,7 +157,7 @@ class _Watch:
         self.steps = 0
         """Steps that have ended."""
         self.unlaunched: ValueError | None = None
-        """What torch said when it made the process group, if a launcher's variables were not set."""
+        """torch's error for making the process group, if a launcher's variables were not set."""
         self._options = options
         self._open = False
         self._in_step = False
@@ -258,7 +258,7 @@ class _Watch:
         if self._in_step and kind is not None:
             self.session.end_step(finished=False)
         elif self._in_step:
-            # What follows the last update, as validating or saving, is no step.
+            # Work after the last update, as validating or saving, is no step.
             self.session.cancel_step()
         self._in_step = False
         self.session.__exit__(kind, error, trace)
@@ -292,7 +292,7 @@ class _Watch:
         self._begin()
 
     def _stepping(self, optimizer: Any, *_: Any) -> None:
-        # Of nested optimizers the outer one comes here first, and there it is the last.
+        # Among nested optimizers the outer one comes here first, and there it is the last.
         if not self._is_here():
             return
         if self._options.checks and not self._told_checks:

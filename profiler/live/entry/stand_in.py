@@ -4,7 +4,7 @@ A fake process group (torch.testing._internal.distributed.fake_pg) has one proce
 job. Every collective returns at once and moves nothing, so counts and bytes are those of the job, and results
 and times are not.
 
-DDP's reducer takes results from futures, and a fake group's have none: torch (2.6 to 2.13) stops the backward
+DDP's reducer takes results from futures, and a fake group's have none. torch (2.6 to 2.13) stops the backward
 there with an internal assertion. A comm hook that issues the same all_reduce of each bucket, and returns the
 bucket as it is, takes the reducer's place.
 """
@@ -57,12 +57,12 @@ def _reduce(group: Any, bucket: Any) -> Any:
 
 
 _LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun and its like tell each process."""
+"""Variables that torchrun and similar launchers set for each process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a test asks of its process group."""
+    """Shape of a test's process group."""
 
     world_size: int | None
     """None: that of the group or launcher there is, else one."""
@@ -106,8 +106,8 @@ def process_group(shape: Shape) -> Iterator[Any]:
     """Have a process group of that shape inside, and the mesh asked for, or None; leave none behind.
 
     A group that exists already is used where its size is the one asked for and is left as it is. Else a
-    launcher's variables make a gloo group of its processes, and without a launcher a size of one is a gloo
-    group of this process and any other a fake group. Raises UsageError where the sizes do not agree.
+    launcher's variables make a gloo group of its processes. Without a launcher, a size of one is a gloo group
+    of this process, and any other a fake group. Raises UsageError where the sizes do not agree.
     """
     made = False
     undo: Callable[[], None] = _nothing

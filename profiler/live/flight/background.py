@@ -1,4 +1,4 @@
-"""A thread of ours that runs beside the training thread until it is told to end."""
+"""A thread of ours that runs in parallel to the training thread until it is asked to end."""
 
 from __future__ import annotations
 

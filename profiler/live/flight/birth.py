@@ -1,4 +1,4 @@
-"""What tells this process from every other one, for a reader that asks whether it still lives."""
+"""Identity of this process, for a reader that asks whether it still lives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardtoll.ledger.disk.processes import pid_namespace, started_ticks
 
 
 def birth() -> dict[str, Any]:
-    """Return host, process and clock as the head of a flight file has them; None where unknown."""
+    """Return host, process and clock as the head of a flight file has them; None if unknown."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname()[:200],

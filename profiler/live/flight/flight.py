@@ -38,7 +38,7 @@ _FINISHED_WORD: Final = layout.RING_AT // 8 + 2
 _pack: Final = layout.ENTRY.pack_into
 _Tensor: Final = torch.Tensor
 _NOWHERE: Final = bytearray(layout.SIZE)
-"""What is noted before and after the audit, and in a forked child, goes here; nobody reads it."""
+"""Notes before and after the audit, and in a forked child, go here; nobody reads it."""
 
 Note: TypeAlias = tuple[int, int, int, GroupSlot]
 """One call: number, the word that says when it finished, place, slot of its group."""
@@ -66,14 +66,15 @@ class Said(Protocol):
 
     @property
     def count(self) -> Callable[[], int | None]:
-        """What returns the group's own count."""
+        """Returns the group's own count."""
 
 
 Noted: TypeAlias = Sequence[tuple[PendingCollective, Said]]
 
 
 class Flight:
-    """What one rank is in. After `end`, and in a forked child, it is kept in memory only."""
+    """The collective that one rank is in, and its last ones. After `end`, and in a forked child, it is kept
+    in memory only."""
 
     def __init__(self, groups: Groups, rank: int, *, waits_block: bool = True) -> None:
         """Make one that writes nowhere until `open`.
@@ -148,7 +149,7 @@ class Flight:
             self._step = self._last_step = step
         self._moved_ns = now_ns
         if len(self._works) > _MOST_WORKS:
-            # Of Works that nobody waited for.
+            # Works that nobody waited for.
             self._works.clear()
         self._note()
 
@@ -343,7 +344,7 @@ class Flight:
                 self.lost = None
 
     def _note(self) -> None:
-        """Place the words: what is known besides the calls."""
+        """Place the words: all facts other than the calls."""
         waiting, calling, seen = self._waiting, self._calling, max(self._current[0], 0)
         blocked = -self._waited_for[0] if waiting else seen if calling else 0
         layout.WORDS.pack_into(

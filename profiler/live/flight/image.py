@@ -1,7 +1,7 @@
 """A rank's flight file: how what is noted in memory gets into it.
 
-The file is written with `pwrite` and never mapped. A file that somebody cuts short, a full disk or a server
-that forgot it would end a mapping with SIGBUS, and the training with it.
+The file is written with `pwrite` and never mapped. A mapping would end with SIGBUS, and the training with it,
+if somebody cuts the file short, the disk is full or a server forgot it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Image:
         self._memory = memory
         self.data = memory.data
         self._changed: list[tuple[int, int]] = []
-        """Parts besides words and ring that the file has not yet: where each begins and ends."""
+        """Other parts than words and ring that the file has not yet: where each begins and ends."""
         self.data[layout.HEAD.size : layout.HEAD.size + len(head)] = head
         # The magic last: without it nobody reads the memory.
         layout.HEAD.pack_into(self.data, 0, layout.MAGIC, layout.VERSION, len(head))

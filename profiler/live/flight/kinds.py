@@ -1,4 +1,4 @@
-"""What calls from one place say, written once; and what the flight file counts of each group."""
+"""Texts for calls from one place, written once; and the flight file's counts of each group."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Put = Callable[[int, bytes], None]
 
 
 class GroupSlot:
-    """What is known of one group: its slot in the file, and what its own count has to be corrected by."""
+    """Facts about one group: its slot in the file, and the correction of its own count."""
 
     __slots__ = ("channels", "counted", "finished", "index", "issued", "skew")
 
     def __init__(self, index: int, skew: int) -> None:
         self.index = index
         self.skew = skew
-        """What the group's count has grown by that ranks do not share: before the audit, and by sends."""
+        """The part of the group's count that ranks do not share: from before the audit, and from sends."""
         self.issued = 0
         """Place of the collective issued last."""
         self.finished = 0
@@ -69,7 +69,7 @@ class Kind:
         """None past the cap of texts whose calls are counted."""
         self.says: Final = message
         self.message: Message | None = None
-        """What it says while its text is in the file; None once that had to make room for another."""
+        """Its message while its text is in the file; None once that had to make room for another."""
         self.group: Final = group
         self.text: Final = _text(message, place)
         self.checksum: Final = zlib.crc32(self.text)
@@ -155,5 +155,5 @@ def group_text(name: str, ranks: tuple[int, ...], text: str | None) -> bytes:
 
 
 def is_plain(call: Call) -> bool:
-    """Whether a call is one collective that all ranks of its group count alike, and that is waited for."""
+    """Whether a call is one collective that all ranks of its group count equally, and that is waited for."""
     return not (call.blocking or call.unnumbered or call.op in POINT_TO_POINT)

@@ -13,7 +13,7 @@ from shardtoll.ledger.disk.flight_memory import memory_path, new_name, remove_de
 
 
 class Memory:
-    """Bytes of a flight file's size; of this process only where the system has no shared memory."""
+    """Bytes of a flight file's size; of this process only if the system has no shared memory."""
 
     def __init__(self) -> None:
         remove_dead()
@@ -27,7 +27,7 @@ class Memory:
                 self.name = self._path = None
 
     def touch(self) -> None:
-        """Let its age be told: writing through a mapping leaves a file's time as it was."""
+        """Renew its age: writing through a mapping leaves a file's time as it was."""
         if self._path is not None:
             with contextlib.suppress(OSError):
                 os.utime(self._path)

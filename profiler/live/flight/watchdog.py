@@ -1,8 +1,9 @@
 """A thread that writes a rank's flight file, and all Python stacks once the rank stands still too long.
 
-A beat takes some tens of microseconds. Once the training thread has issued and finished nothing since the
-last beat, the watchdog also notes where it stands and the groups' own counts, which cover what C++ issues
-unseen. It needs the interpreter's lock for that and for the stacks, and no other lock that a step waits for.
+A beat takes some tens of microseconds. If the training thread has issued and finished nothing since the last
+beat, the watchdog also notes where it stands. It notes the groups' own counts too, which cover collectives
+that C++ issues unseen. It needs the interpreter's lock for that and for the stacks, and no other lock that a
+step waits for.
 """
 
 from __future__ import annotations

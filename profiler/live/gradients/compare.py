@@ -16,10 +16,10 @@ PIECE: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What one rank's vector g and its slice G of the true gradient have in common.
+    """Common measures of one rank's vector g and its slice G of the true gradient.
 
-    Sums over the rank's elements. Every distance |g - kG| follows from them; the one for k = 1 is
-    summed on its own, as the difference of large sums would lose it.
+    Sums over the rank's elements. Every distance |g - kG| follows from them. The one for k = 1 is summed on
+    its own, as the difference of large sums would lose it.
     """
 
     numel: int
@@ -39,7 +39,7 @@ class Overlap:
 
     @property
     def error(self) -> float | None:
-        """|g - G| / |G|; None where it is not a number, infinity excluded, or G is zero and g is not."""
+        """|g - G| / |G|; None if it is not a number (infinity excluded), or if G is zero and g is not."""
         if not self.finite:
             return None
         if self.true_sq == 0:
@@ -48,7 +48,7 @@ class Overlap:
 
     @property
     def ratio(self) -> float | None:
-        """|g| / |G|; None where it is not a finite number."""
+        """|g| / |G|; None if it is not a finite number."""
         return math.sqrt(self.own_sq / self.true_sq) if self.finite and self.true_sq > 0 else None
 
     def apart_from(self, factor: float) -> float:

@@ -1,4 +1,4 @@
-"""What is wrong with a gradient, from what its ranks measured. Pure: numbers in, a diagnosis out."""
+"""Diagnosis of a wrong gradient, from its ranks' measurements. Pure: numbers in, a diagnosis out."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def second_look(
                 break
     absent = tuple(rank for rank in wrong if not ranks[rank].present)
     someone_right = len(wrong) < sum(seen.held for seen in ranks)
-    # Where a rank is right, only an exact sum speaks for a reduction: the others then hold nothing. A total
-    # near zero also "is" a multiple of the true gradient: that is no reduction anybody forgot.
+    # If a rank is right, only an exact sum indicates a reduction: the others then hold nothing. A total near
+    # zero also "is" a multiple of the true gradient: that is no reduction anybody forgot.
     usable = [
         match
         for match in matches

@@ -1,4 +1,4 @@
-"""What moves between ranks in a gradient check: weights to the reference, true gradients back, totals."""
+"""Data that a gradient check moves between ranks: weights to the reference, true gradients back, totals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Own:
     pair: Pair
     layout: Layout
     gradient: torch.Tensor | None
-    """As it came from backward, a Partial DTensor reduced; None where there is none."""
+    """As it came from backward, a Partial DTensor reduced; None if there is none."""
 
     @property
     def held(self) -> bool:

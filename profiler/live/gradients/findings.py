@@ -33,7 +33,7 @@ class Suspect:
     tolerance: float
     dtype: str
     weights_apart: tuple[float | None, ...]
-    """By rank: |w - w0| / |w0| against rank 0's weight; None where not a number."""
+    """By rank: |w - w0| / |w0| against rank 0's weight; None if it is not a number."""
     error_after: float | None = None
     """Worst relative error once the missing reduction is done."""
     tied_to: str | None = None

@@ -43,7 +43,7 @@ class Flat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """What one rank's flat shard holds of one parameter."""
+    """One parameter's part of one rank's flat shard."""
 
     weight: torch.Tensor
     gradient: torch.Tensor | None

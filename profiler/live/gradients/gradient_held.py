@@ -1,4 +1,4 @@
-"""What a rank holds of a model: its parameters and buffers by the names they have in the reference."""
+"""A rank's part of a model: its parameters and buffers by the names they have in the reference."""
 
 from __future__ import annotations
 
