@@ -51,25 +51,25 @@ def check_gradients(
     names are those of the whole model. `names` says where a parameter is in the reference if not under
     its own name: a mapping, or a function of the name, to the reference's name, or to (name, slice) for a
     part of a tensor, as {"experts.0.weight": "experts.4.weight"} or {"experts.weight": ("experts.weight",
-    slice(4, 8))}. Ranks that lack a parameter do not take part in its comparison; each parameter of the
-    reference must be held by some rank. What one of the two ties is taken as tied: the gradients of
-    names that are one tensor of the model add up, also over the stages of a pipeline.
+    slice(4, 8))}. Ranks without a parameter do not take part in its comparison; each parameter of the
+    reference must be held by some rank. Parameters are tied if one of the two modules ties them. The
+    gradients of names that are one tensor of the model add up, also over the stages of a pipeline.
 
-    Weights and buffers are copied from model to reference by name, from the first rank that holds them
-    (the parts of names that DDP, FSDP, torch.compile and activation checkpointing add are ignored;
-    sharded ones are gathered), so the reference then holds the model's weights. On ranks other than 0 it
-    may be on the meta device. Its gradients are None afterwards. Nothing of the model, its gradients, its
-    modes or torch's random state is changed. An open audit leaves the check out of its records and puts
-    its findings into its report.
+    Weights and buffers are copied from model to reference by name, from the first rank that holds them, so
+    the reference then holds the model's weights. Parts of names that DDP, FSDP, torch.compile and activation
+    checkpointing add are ignored; sharded tensors are gathered. On ranks other than 0 it may be on the meta
+    device. Its gradients are None afterwards. Nothing of the model, its gradients, its modes or torch's
+    random state is changed. An open audit leaves the check out of its records and puts its findings into its
+    report.
 
-    Each rank compares what it holds: a DTensor's local gradient with the same slice of the true one (a
-    gradient still Partial is reduced first, as the optimizer would), FSDP1's piece with the same run of
-    elements, any other gradient with the whole. `rtol` is the largest relative L2 error that counts as
-    equal; by default sqrt(eps) of the lowest precision involved, see `gradient_tolerance` for why.
+    Each rank compares what it holds. A DTensor's local gradient is compared with the same slice of the true
+    one; a gradient still Partial is reduced first, as the optimizer would. FSDP1's piece is compared with the
+    same run of elements, any other gradient with the whole. `rtol` is the largest relative L2 error that
+    counts as equal; by default sqrt(eps) of the lowest precision involved, see `gradient_tolerance` for why.
 
     Returns the same list of `wrong-gradient` findings on every rank, empty when all gradients are
-    right. Raises UsageError on every rank alike when the two modules do not match, the loss is no
-    scalar, or there are no gradients to compare.
+    right. Raises UsageError on every rank if the two modules do not match, the loss is no scalar, or there
+    are no gradients to compare.
     """
     with pausing.paused(), _random_state_kept(model), torch.no_grad():
         findings, right, wrong = _check(model, reference, loss, rtol, names)

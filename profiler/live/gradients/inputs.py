@@ -1,4 +1,4 @@
-"""What a gradient check needs before it can begin, agreed on by all ranks, or one error for all of them."""
+"""Inputs of a gradient check, agreed on by all ranks before it begins, or one error for all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AFTER_BACKWARD = (
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a check compares, agreed on by all ranks."""
+    """Parameters and buffers that a check compares, agreed on by all ranks."""
 
     roots: list[nn.Module]
     """This rank's modules: the model, or its stages of a pipeline."""

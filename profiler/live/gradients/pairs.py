@@ -1,7 +1,7 @@
 """Which tensor of the model belongs to which of the reference, whatever the model is wrapped or cut in.
 
-Ranks may hold different parameters: stages of a pipeline, experts. Each says what it holds and where that is
-in the reference; all of them then join what was said into the same list of parameters.
+Ranks may hold different parameters: stages of a pipeline, experts. Each rank states its parameters and their
+places in the reference. All ranks then join these statements into the same list of parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one rank says of a parameter that it holds."""
+    """One rank's statement about a parameter that it holds."""
 
     name: str
     """In the reference."""
@@ -55,7 +55,7 @@ class Pair:
     references: tuple[torch.Tensor, ...]
     """One tensor, or those that are one tensor in the model; their gradients add up."""
     held: Held | None
-    """This rank's; None where it holds nothing of it."""
+    """This rank's; None if it holds nothing of it."""
     holdings: tuple[Holding | None, ...]
     """By rank."""
     tied_to: str | None = None
@@ -63,7 +63,7 @@ class Pair:
 
     @property
     def first(self) -> Holding:
-        """What the first rank that holds it says."""
+        """The statement of the first rank that holds it."""
         return next(holding for holding in self.holdings if holding is not None)
 
     @property
@@ -198,8 +198,8 @@ def join(
     """Return every parameter of the reference with who holds it, the same on all ranks, in its order.
 
     `ties` are of the reference, by `ties_of`; `mine` is what this rank holds. Names that the reference ties
-    are one pair unless a rank holds them as two tensors; names that a rank ties are one pair in any case.
-    Raises UsageError for a parameter that no rank holds, or a part of which none holds.
+    are one pair unless a rank holds them as two tensors. Names that a rank ties are one pair in any case.
+    Raises UsageError if no rank holds a parameter, or some part of it.
     """
     said = [{holding.name: holding for holding in row} for row in by_rank]
     missing = sorted(name for name in other if not any(name in row for row in said))

@@ -1,4 +1,4 @@
-"""What to change when a gradient is wrong: one sentence, and the code where it is short."""
+"""Fix for a wrong gradient: one sentence, and the code if it is short."""
 
 from __future__ import annotations
 

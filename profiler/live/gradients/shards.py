@@ -59,7 +59,7 @@ class Layout:
     was_partial: str | None = None
     """Placements as they were, where a dimension was Partial."""
     index: Index = ()
-    """What of the reference's parameter the user cut out for this rank; () for all of it."""
+    """The part of the reference's parameter that the user cut out for this rank; () for all of it."""
     flat: Flat | None = None
     """FSDP1's run of the elements."""
 
@@ -79,7 +79,7 @@ class Layout:
 
     @property
     def kind(self) -> str | None:
-        """What to call a sharded gradient; None for a plain one."""
+        """Name of a sharded gradient's kind; None for a plain one."""
         if self.flat is not None:
             return "FSDP1"
         return None if self.mesh is None else f"DTensor {self.placements}"
@@ -156,8 +156,8 @@ class Partition:
     def holders(self, slice_keys: Sequence[tuple[object, ...] | None]) -> int:
         """Return how many ranks of each group hold the same slice, so that adding them up means something.
 
-        0 where that differs or nothing is to be added. `slice_keys` are by rank, None where a rank holds
-        nothing of the parameter; such a rank can only stand aside in a group whose others have all of it.
+        0 where that differs or nothing is to be added. `slice_keys` are by rank, None if a rank holds nothing
+        of the parameter. Such a rank can only stand aside in a group whose others have all of it.
         """
         counts: set[int] = set()
         for peers in self.ranks:

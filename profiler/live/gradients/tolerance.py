@@ -1,8 +1,8 @@
 """How far two right gradients may lie apart: the tolerance of a dtype, and the noise floor of a model.
 
 Relative tolerance. One rounding to a dtype with spacing eps changes a value by a factor 1 + d, d uniform in
-+-eps/2, so by eps/sqrt(12) in the root mean square. R roundings in series that do not know of each other
-walk at random: eps * sqrt(R/12). The tolerance sqrt(eps) is reached at R = 12/eps:
++-eps/2. Its root mean square is eps/sqrt(12). R roundings in series that do not know of each other walk at
+random: eps * sqrt(R/12). The tolerance sqrt(eps) is reached at R = 12/eps:
 
     dtype      eps       sqrt(eps)   roundings in series that stay inside
     float64    2.2e-16   1.5e-8      5e16
@@ -11,27 +11,27 @@ walk at random: eps * sqrt(R/12). The tolerance sqrt(eps) is reached at R = 12/e
     float16    9.8e-4    3.1e-2      12 288
     bfloat16   7.8e-3    8.8e-2      1 536
 
-A gradient passes a few tens of roundings per layer. Cancellation inside its sums multiplies the error by
-the ratio of the terms' size to the sum's, which the remaining room is for (measured: in a transformer of 12
-layers all in bfloat16 the worst parameter is 0.026 off at first, 0.042 after 20 steps). sqrt(eps) is also
-the middle, on a log scale, between one rounding (eps) and nothing right at all (1). Real mistakes are far
-outside: a reduction missing over n ranks is off by (n-1)/n for a mean and by about sqrt(1 - 1/n) for a sum
-of unrelated parts, a doubled one by 1. A mistake smaller than the tolerance (one micro-batch of 16 lost, in
-bfloat16) is not told from rounding; train that check in float32, or give `rtol`.
+A gradient passes a few tens of roundings per layer. Cancellation inside its sums multiplies the error by the
+ratio of the terms' size to the sum's; the remaining room is for this. Measured: in a transformer of 12 layers
+all in bfloat16 the worst parameter is 0.026 off at first, 0.042 after 20 steps. On a log scale, sqrt(eps) is
+also the middle between one rounding (eps) and nothing right at all (1). Real mistakes are far outside. A
+reduction missing over n ranks is off by (n-1)/n for a mean and by about sqrt(1 - 1/n) for a sum of unrelated
+parts. A doubled one is off by 1. A mistake smaller than the tolerance (one micro-batch of 16 lost, in
+bfloat16) is within rounding. Train that check in float32, or give `rtol`.
 
 Reductions. A ring adds n ranks' parts one after the other, n - 1 roundings in series, but early sums are
 small and their roundings too. Unrelated parts: the k-th sum is sqrt(k) parts, the error relative to the last
 eps * sqrt(sum k / n / 12) = eps * sqrt(n/24). Parts that point one way: k parts, eps * sqrt(n/36). A tree
 does log2(n) roundings. The same holds of micro-batches that are accumulated. In bfloat16 the ring of 64
-ranks adds 1.3e-2 to the 8.8e-2 allowed, that of 1024 unrelated ones 5.1e-2. The derivation ends where a sum
-is so large that a part is below half its spacing and is lost: parts that point one way, n > 2/eps, 256 in
-bfloat16. From there on a serial sum stands still (n = 512: 15 % too small); the gradient is wrong and is
-reported: reduce in float32, as FSDP2's reduce_dtype does.
+ranks adds 1.3e-2 to the 8.8e-2 allowed, that of 1024 unrelated ones 5.1e-2. The derivation ends if a sum is
+so large that a part is below half its spacing and is lost. For parts that point one way that is n > 2/eps,
+256 in bfloat16. From there on a serial sum stands still (n = 512: 15 % too small). The gradient is wrong and
+is reported: reduce in float32, as FSDP2's reduce_dtype does.
 
-Noise floor. Some gradients are zero in exact arithmetic (the bias of an attention's key projection: softmax
-does not see it) and rounding noise in any other; no relative tolerance fits them. The noise of a sum is
-about eps times the size of what was added up, which the model's other gradients show: their root mean
-square. A gradient closer to the true one than eps times that, an element, counts as equal.
+Noise floor. Some gradients are zero in exact arithmetic and rounding noise in any other; no relative
+tolerance fits them. An example is the bias of an attention's key projection: softmax does not see it. The
+noise of a sum is about eps times the size of its terms. The model's other gradients show this size: their
+root mean square. A gradient closer to the true one than eps times that, an element, counts as equal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from shardtoll.profiler.live.gradients.compare import Overlap
 
 _TF32_EPS: Final = 2.0**-10
 _EPS_OF_MATMUL: Final = {"high": _TF32_EPS, "medium": 2.0**-7}
-"""What torch.set_float32_matmul_precision lets an accelerator round to: TF32, or bfloat16."""
+"""Format that torch.set_float32_matmul_precision lets an accelerator round to: TF32, or bfloat16."""
 
 
 def eps_of(dtypes: Iterable[torch.dtype], device_type: str) -> float:
@@ -87,10 +87,10 @@ def compute_dtypes(modules: Iterable[nn.Module]) -> set[torch.dtype]:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What one parameter's gradient is held to."""
+    """Limits for one parameter's gradient."""
 
     relative: float
-    """Of |G|."""
+    """Share of |G|."""
     noise: float
     """Absolute, an element (root mean square)."""
 

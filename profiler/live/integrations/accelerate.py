@@ -38,8 +38,8 @@ class AcceleratedAudit:
         """Do what `accelerator.accumulate(*models)` does, and mark the steps of the audit.
 
         A step begins with its first batch and ends with the batch after which Accelerate lets the optimizer
-        step (`accelerator.sync_gradients`): as many batches as `gradient_accumulation_steps`, fewer at the
-        end of the data. Use it without accumulation too: then every batch is a step. A batch that raises
+        step (`accelerator.sync_gradients`). It has as many batches as `gradient_accumulation_steps`, fewer at
+        the end of the data. Use it without accumulation too: then every batch is a step. A batch that raises
         ends its step, which is not counted.
         """
         self._audit.begin_step()
@@ -67,8 +67,8 @@ def audit_accelerate(
     """Audit the loop inside, on every rank; in it `audited.accumulate(model)` replaces the accelerator's.
 
     `model` is what `accelerator.prepare` returned. `out` and the options are those of `audit()`. With
-    `show`, rank 0 prints the report at the end. What runs between batches has records with no step; a step
-    whose last batch is missing at the end is not counted.
+    `show`, rank 0 prints the report at the end. Records from between batches have no step; a step whose last
+    batch is missing at the end is not counted.
 
     Raises UsageError when another session is open, RunFolderError when `out` cannot be written.
     """

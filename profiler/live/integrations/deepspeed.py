@@ -24,9 +24,9 @@ def audit_engine(engine: Any, out: str | Path | None = None, **options: Any) -> 
     """Audit the training of a DeepSpeed engine: `with audit_engine(engine, out="runs/a") as session:`.
 
     `engine` is what `deepspeed.initialize` returns first; `out` and `options` are those of `audit()`.
-    Nothing in the training loop changes: `session.step()` is not called. What runs between two steps, as
-    loading data or validating, is in no step; neither are micro-batches that no update follows. Leaving
-    the context gives the engine back as it was.
+    Nothing in the training loop changes: `session.step()` is not called. Work between two steps, as loading
+    data or validating, is in no step; neither are micro-batches that no update follows. Leaving the context
+    gives the engine back as it was.
 
     Raises UsageError where `engine` is no DeepSpeed engine, and what `audit()` raises.
     """

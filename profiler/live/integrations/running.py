@@ -29,8 +29,8 @@ class AuditOptions(TypedDict, total=False):
 class RunningAudit:
     """Opens a session when training begins, closes it however training ends, and keeps the report.
 
-    All calls but `open` do nothing where no session is open, so hooks that a library calls outside of
-    training need no care.
+    All calls but `open` do nothing if no session is open, so hooks that a library calls outside of training
+    need no care.
     """
 
     def __init__(self, out: str | Path | None, show: bool, options: Mapping[str, Any]) -> None:

@@ -23,12 +23,12 @@ class AuditCallback(TrainerCallback):
 
     One step of the audit is one optimizer step: with `gradient_accumulation_steps=4` four batches make one.
     It begins before the first batch's forward pass and ends when the optimizer has stepped. Loading data,
-    evaluation, logging, checkpoints, and what the Trainer communicates between steps (the number of items in
-    a batch, losses to log) are outside; records of them have no step.
+    evaluation, logging, checkpoints, and the Trainer's communication between steps (the number of items in a
+    batch, losses to log) are outside. Records of them have no step.
 
     The Trainer does not tell its callbacks of exceptions. Write `with callback: trainer.train()`, and the
-    audit is closed however training ends. Without it an exception leaves the audit open until `close()`,
-    the next `train()` or the end of the process; finished steps are in `out` in any case.
+    audit is closed however training ends. Without it an exception leaves the audit open until `close()`, the
+    next `train()` or the end of the process. Finished steps are in `out` in any case.
 
     `out` and the options are those of `audit()`; another `train()` replaces the run in `out`. With `show`,
     rank 0 prints the report when training ends.

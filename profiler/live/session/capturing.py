@@ -1,7 +1,7 @@
 """Everything that records inside the job: made and installed together, behind the one seam to the training.
 
-What fails in here ends the capture, is said once, and costs the training nothing. Whatever is installed goes
-onto one undo stack, which `uninstall` empties.
+A failure in here ends the capture, is reported once, and costs the training nothing. Whatever is installed
+goes onto one undo stack, which `uninstall` empties.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Capturing:
     ) -> None:
         """`is_fake`: whether the backend transfers nothing."""
         self.undo = ExitStack()
-        """What `uninstall` takes back."""
+        """Undoes the installation, for `uninstall`."""
         self.stopped = False
         """Whether the capture was given up."""
         self._device = device
@@ -80,7 +80,7 @@ class Capturing:
         self._rank = rank
         self._installed = False
         self._spoilt = False
-        """Whether a signal handler of the user's raised in the midst of our work: this region is not kept."""
+        """Whether a signal handler of the user's raised during our work: this region is not kept."""
         self._paused: list[tuple[AbstractContextManager[None], bool]] = []
         self._names = Names(model)
         self._shards = StartingShards(rank)
@@ -106,8 +106,8 @@ class Capturing:
     def prepare(self, trace_steps: int) -> None:
         """Do before the ranks meet what would otherwise take its time in the first step."""
         self.undo.callback(quiet_kineto())
-        # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
-        # at its first call: better here than in the middle of the first step.
+        # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler at
+        # its first call. That is better here than in the middle of the first step.
         importlib.import_module("torch._dynamo")
         skip_ours()
         if self._device.type == "cuda":
@@ -297,7 +297,7 @@ class Capturing:
     def stop(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report.
 
-        What a signal handler of the user's raised is no failure of ours: the program gets it, and only the
+        An exception of the user's signal handler is no failure of ours. The program gets it, and only the
         region that it came into is given up.
         """
         self.mode.muted = True

@@ -1,4 +1,4 @@
-"""What is hooked while values are checked: the model's forward for its inputs, and torch's total norms."""
+"""Hooks while values are checked: the model's forward for its inputs, and torch's total norms."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def compiled(model: nn.Module) -> bool:
 
 
 Before = Callable[[Sequence[torch.Tensor]], "int | None"]
-"""Told of the gradients a norm is about to be taken of; returns which norm of the step it is."""
+"""Gets the gradients whose norm is about to be computed; returns which norm of the step it is."""
 After = Callable[[str, int, torch.Tensor], None]
-"""Told the call, which it was, and the norm."""
+"""Gets the call, its number, and the norm."""
 
 _MODULES: Final = ("torch.nn.utils.clip_grad", "torch.nn.utils")
 _NAMES: Final = ("_get_total_norm", "get_total_norm")

@@ -1,10 +1,10 @@
 """Takes the values that `audit(checks=...)` asks for, while a session is open.
 
-Gradients are taken as the first step of each optimizer begins (or has called its closure once), those that no
-optimizer takes at the step's end. Before a total norm is taken of them they are taken too, as clipping then
-scales them. Parameters and buffers are taken after the step, parameters once before the first one too: what
-ranks began with tells which are replicas. Inputs are taken as the model's forward begins. What has to be done
-in the midst of a step is capture's own time.
+Gradients are taken as the first step of each optimizer begins (or has called its closure once). Those that no
+optimizer takes are taken at the step's end. Before a total norm is taken of them they are taken too, as
+clipping then scales them. Parameters and buffers are taken after the step, parameters once before the first
+one too: what ranks began with tells which are replicas. Inputs are taken as the model's forward begins. Work
+that has to be done during a step is capture's own time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Checking:
             self._undo.callback(watch_inputs(self._model, self._forward_begins))
 
     def stop(self) -> None:
-        """Look at nothing any more. What is installed stays: torch may be going through its hooks now."""
+        """Look at nothing any more. Hooks stay installed: torch may be going through them now."""
         self._step = None
         self._values.drop()
         self._start = None
@@ -114,7 +114,7 @@ class Checking:
         if step is None:
             return
         if self._first is None or step == self._first:
-            # What begins anew had not begun: until then weights may still be loaded.
+            # A session that begins anew had not begun: until then weights may still be loaded.
             self._take_start(step)
         if not self._checks.due(step):
             return
@@ -182,7 +182,7 @@ class Checking:
 
     def _optimizer_steps(self, stepping: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or has_closure(args, kwargs):
-            # No part of a compiled optimizer; and a closure has the gradients still to make.
+            # A compiled optimizer must not contain this; and a closure has the gradients still to make.
             return
         self._closure_ended(stepping)
 
@@ -202,8 +202,9 @@ class Checking:
         if id(stepping) in self._stepped:
             return
         self._stepped.add(id(stepping))
-        # What another optimizer is to use, as a GAN's other half, need not be whole yet. Only where none is
-        # known to have any of the model's, as with copies in float32, is it taken to use all.
+        # Gradients that another optimizer is to use, as a GAN's other half, need not be whole yet. An
+        # optimizer is only taken to use all of them if none is known to have any of the model's, as with
+        # copies in float32.
         any_owned = any(id(parameter) in self._owned for _, parameter in self._parameters)
         mine = [
             (name, parameter)
@@ -254,7 +255,7 @@ class Checking:
         if not gradients or any(
             id(gradient) not in owners and address_of(gradient) not in places for gradient in gradients
         ):
-            # Of activations or weights, to be logged: no gradient is scaled by it.
+            # Norm of activations or weights, to be logged: no gradient is scaled by it.
             return None
         nth, self._norms = self._norms, self._norms + 1
         self._seam(lambda: self._before_norm(step, nth, gradients))

@@ -67,7 +67,8 @@ class Flying:
         try:
             note_counts(flight)
         except Exception:
-            # A group that is destroyed meanwhile, or an interpreter that ends: the rest is told without.
+            # A group that is destroyed meanwhile, or an interpreter that ends: the rest is reported without
+            # the counts.
             log.debug("shardtoll: the groups' counts are unknown", exc_info=True)
         flight.end(state, says)
         if flight.lost is None:

@@ -33,7 +33,7 @@ _CHUNK_BYTES: Final = 4 << 20
 _POLL_S: Final = 0.02
 _OPENING_LIMIT_S: Final = 60.0
 _GRACE_S: Final = 1.0
-"""What a rank sent before it ended has arrived by then."""
+"""Within this time a message that a rank sent before it ended has arrived."""
 _ALONE_S: Final = 2.0
 """If no other rank has announced a session by then, rank 0 begins: it may be the only one. A rank announces
 itself as the first thing that it does when it opens one, long before it is ready."""
@@ -41,7 +41,7 @@ _LEFT_OUT_S: Final = 3.0
 """Then the session begins without them: a rank without a session waits in its first collective meanwhile, and
 one that opens later still joins."""
 _PATIENCE_S: Final = 3.0
-"""After this long the user is told which ranks are waited for."""
+"""After this long a message names the ranks that are waited for."""
 _FAREWELL_S: Final = 2.0
 """A rank that could not open stays this long at most, so that the others hear of it."""
 _LOOK_S: Final = 1.0
@@ -210,7 +210,7 @@ class Meeting:
             if self._store is not None and self.world_size > 1:
                 with suppress(RuntimeError):
                     self._store.set(f"open/{self.rank}", json.dumps(failure))
-                    # What the others wait for comes at once, and then they look.
+                    # The message that the others wait for comes at once, and then they look.
                     self._store.set("run", self.run_id)
                     self._wait_for("open", _FAREWELL_S)
                     self._raise_failures(error)
@@ -325,12 +325,12 @@ class Meeting:
         return b"".join(chunks)
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the rank ran beside us and its process has ended."""
+        """Whether the rank ran on our host and its process has ended."""
         return self._has_ended(self._store, rank)
 
     @staticmethod
     def _has_ended(session: Any, rank: int) -> bool:
-        """Whether the process with which a rank was in a session ran beside us and has ended.
+        """Whether the process with which a rank was in a session ran on our host and has ended.
 
         A process of another PID namespace, as containers of one host are in, has no number here: whether it
         lives is unknown.
@@ -351,7 +351,7 @@ def _kind(failure: dict[str, Any]) -> type[ShardtollError]:
 
 
 def _told(error: Exception) -> dict[str, Any]:
-    """Return what the other ranks are told of an error."""
+    """Return the message to the other ranks about an error."""
     if isinstance(error, ShardtollError):
         of_folder = isinstance(error, RunFolderError)
         return {"message": error.message, "hint": error.hint, "of_folder": of_folder}

@@ -20,7 +20,7 @@ log = logging.getLogger("shardtoll")
 
 
 class GuardedChecks:
-    """What a session checks, if anything; nothing that it is told raises."""
+    """The checks of a session, if any; none of its methods raises."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What one rank keeps of a session: rows on disk as it goes, notices, and how ranks' parts become one."""
+"""One rank's part of a session: rows on disk as it goes, notices, and the merge of ranks' parts."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ class Kept:
         self.meeting.open(self._clear)
 
     def _clear(self) -> None:
-        """Make room for this run; an earlier one in the same folder is replaced, and the user told so."""
+        """Make room for this run; an earlier one in the same folder is replaced, and the user gets a
+        warning."""
         if is_run_folder(self.folder):
             log.warning("shardtoll: the run in %s is replaced; name another folder to keep it", self.folder)
         clear(self.folder)
@@ -135,7 +136,7 @@ class Kept:
 
     @property
     def writer(self) -> RankWriter:
-        """What writes the files, once they are open."""
+        """The writer of the files, once they are open."""
         assert self._writer is not None
         return self._writer
 
@@ -155,7 +156,7 @@ class Kept:
         self.writer.append_batches(batches)
 
     def provisional(self, made: Iterable[Mapping[str, pa.RecordBatch] | StepRows]) -> None:
-        """Keep rows that a killed rank would lack, until they are written for good. Raises OSError."""
+        """Keep rows that a killed rank would lose, until they are written for good. Raises OSError."""
         self.writer.provisional(made)
 
     def notice(self, kind: str, text: str, step: int | None = None) -> None:
@@ -231,8 +232,9 @@ class Kept:
     def _anew(self, parts: Sequence[Ledger]) -> Ledger:
         """Write ranks that handed over anew into the folder that was asked for; return all ranks merged.
 
-        What the folder has is replaced only by what is written whole: a disk may be full. A rank that handed
-        nothing over may still train and write: the report counts what its files hold by now, and they stay.
+        Files in the folder are replaced only by files that are written whole: a disk may be full. A rank that
+        handed nothing over may still train and write: the report counts what its files hold by now, and they
+        stay.
         """
         here = {part.run.ranks_seen[0] for part in parts}
         left = ranks_left(self.folder, self.meeting.run_id, here)

@@ -1,4 +1,4 @@
-"""Where the job runs: the device it computes on, the ranks that share a node, the host's make and cards.
+"""Machine of the job: the device it computes on, the ranks that share a node, the host's make and cards.
 
 The last is a hint for choosing a fabric, read from /sys and the environment: nothing is asked of a network.
 """
@@ -63,7 +63,7 @@ def cuda_backend() -> str:
 
 
 def host_blocks() -> bool:
-    """Whether waiting for a collective of CUDA tensors blocks the host: NCCL's does so only if told to."""
+    """Whether waiting for a collective of CUDA tensors blocks the host: NCCL's does so only on request."""
     asked = any(os.environ.get(name, "0") != "0" for name in _TOLD_TO_BLOCK)
     return asked or _BLOCKS_NO_HOST not in cuda_backend()
 
@@ -71,7 +71,7 @@ def host_blocks() -> bool:
 _SYS: Final = Path("/sys")
 _AMAZON: Final = "0x1d0f"
 _VARIABLES: Final = ("NCCL_NET", "FI_PROVIDER", "NCCL_IB_DISABLE")
-"""What a launcher says of the network; a name of a plugin as `FasTrak` tells the cloud."""
+"""A launcher's variables about the network; a name of a plugin as `FasTrak` identifies the cloud."""
 _MOST_CARDS: Final = 256
 _MOST_TEXT: Final = 200
 
@@ -158,9 +158,9 @@ GROUP = ("GROUP_RANK", "NODE_RANK")
 def ranks_per_node(rank: int, world_size: int, environment: Mapping[str, str] = os.environ) -> int | None:
     """Return LOCAL_WORLD_SIZE where it is true of every rank that consecutive ones share a node; else None.
 
-    What rank, local rank and node say of this rank has to fit, so a variable that was left over from
-    another job is not believed. One machine that runs several agents of torchrun has several nodes by this:
-    their host name is one, and the layout that was asked for is what counts.
+    Rank, local rank and node of this rank have to fit, so a variable that was left over from another job is
+    not believed. One machine that runs several agents of torchrun has several nodes by this. Their host name
+    is one, and the requested layout is what counts.
     """
     size = _whole(environment.get("LOCAL_WORLD_SIZE"))
     node = next((_whole(environment[name]) for name in GROUP if name in environment), None)

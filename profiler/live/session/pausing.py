@@ -2,7 +2,7 @@
 
 The gradient check runs collectives and operators inside a step because the user asked for it. They are
 not the step's: it runs inside `paused()`, and an open session, having registered, keeps them out of its
-records. What the check finds goes to the session through `deliver`.
+records. The check's findings go to the session through `deliver`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from shardtoll.profiler.live.times.spans import RawSpan
 class Regions:
     """Begins and ends regions, which are steps and what lies between them.
 
-    What fails in here is the caller's to keep from the training.
+    The caller must keep failures in here from the training.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Regions:
         self._flush_when_due()
 
     def _flush_when_due(self) -> None:
-        # What was surveyed and has yet to pass the device is written as soon as it can be.
+        # Surveyed rows that have yet to pass the device are written as soon as possible.
         if self._recorder.holds_surveyed or self._watch.keeping.due(self._recorder.now_ns()):
             self.flush()
 

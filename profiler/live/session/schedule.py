@@ -2,12 +2,11 @@
 
 The default surveys step 0, so that a short run is whole and every later step has something to be compared
 with. Then come step 2, the first after the warm-up of most programs, and then one in so many. It surveys
-further steps when it must: while sequences are new that C++ has a part in, as with DDP, which rebuilds its
-buckets in the first steps. It also does so after a step that repeats none of the surveyed ones: first at
+further steps when it must. One reason is new sequences with collectives of C++, as with DDP, which rebuilds
+its buckets in the first steps. It also does so after a step that repeats none of the surveyed ones: first at
 once, then if such steps seem to come back. If that teaches nothing, as sequences change in every step, it
 soon hardly ever does. All further steps together are at most a few and one in twenty; what stays watched is
-attributed by its own stack. Where surveyed steps take much longer than watched ones, those that are always
-due are fewer.
+attributed by its own stack. If surveyed steps take much longer than watched ones, fewer steps are always due.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FIRST: Final = 2
 _WARM_UP: Final = 8
 """So many steps in a row are surveyed while each is a new sequence of C++'s."""
 _ONE_IN: Final = 20
-"""Of so many steps one may be surveyed beyond those of the warm-up and the ones always due."""
+"""One step in so many may be surveyed beyond those of the warm-up and the ones always due."""
 _SELDOM: Final = 4
 """Each time that steps differ again the pause before the next look at them is so many times as long."""
 

@@ -57,10 +57,9 @@ def audit(
     """Record every collective of the steps run inside the returned context manager.
 
     Call it on every rank. `model` gives modules and parameters their names (without it they are taken
-    from the modules seen). `out` is the run folder that `shardtoll report` reads; each rank writes
-    there as it goes, so a rank that is killed leaves its finished steps, but for watched ones of its last
-    quarter second.
-    Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s`
+    from the modules seen). `out` is the run folder that `shardtoll report` reads. Each rank writes there as
+    it goes, so a rank that is killed leaves its finished steps, except watched ones of its last quarter
+    second. Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s`
     seconds for ranks that still live.
 
     Without `session.step()` everything inside the context is one step; with it each call is one, and
@@ -68,40 +67,40 @@ def audit(
 
     `level` says how closely to look. A *surveyed* step has everything recorded: every operator is seen, which
     makes it slower. In a *watched* step only collectives are looked at, cheaply enough for every step of a
-    job: each takes its cause from the surveyed step whose sequence it repeats. A step that repeats none is
+    job. Each takes its cause from the surveyed step whose sequence it repeats. A step that repeats none is
     attributed by its own stack, and the next one is surveyed. `schedule` surveys steps 0 and 2, then one in
-    `survey_every`, and watches all others; `survey` and `watch` do the one or the other to every step. With
-    100, where these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
+    `survey_every`, and watches all others. `survey` surveys every step, `watch` watches every step. With 100,
+    where these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
 
-    `trace` has torch's profiler record the first `trace_steps` steps too; each rank writes them to
-    `trace.rankN.json.gz` in the run folder after the last step, and what only a trace knows is joined to
-    the records: on an accelerator the times of kernels. Without a trace a CUDA device's steps, and for how
-    long its stream stood still for each collective, are timed by events; all other times are unknown there.
-    Traced steps run slower, 1.2 to 1.5 times in our measurements on the CPU, and reading the recording takes
-    some tenths of a second after them. A step of more than 300,000 operators is not traced, as memory would
-    not hold it: call `session.step()`. The user's own profiler goes first: where it runs, the step is not
-    traced and the report says so.
+    `trace` has torch's profiler record the first `trace_steps` steps too. Each rank writes them to
+    `trace.rankN.json.gz` in the run folder after the last step. Facts that only a trace has are joined to the
+    records: on an accelerator the times of kernels. Without a trace, events time a CUDA device's steps and
+    how long its stream stood still for each collective. All other times are unknown there. Traced steps run
+    slower, 1.2 to 1.5 times in our measurements on the CPU. Reading the recording takes some tenths of a
+    second after them. A step of more than 300,000 operators is not traced, as memory would not hold it: call
+    `session.step()`. The user's own profiler goes first: where it runs, the step is not traced and the report
+    says so.
 
-    `checks` asks for what costs more than it shows in every job, in one in `check_every` steps: `gradients`
-    (each parameter's gradient as the optimizer is about to use it: missing, doubled or partial reductions,
-    norms that count replicas twice), `replicas` (parameters and buffers after the step: those that should be
-    equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
-    the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
+    `checks` asks for checks that cost more than every job should pay, in one of `check_every` steps.
+    `gradients` looks at each parameter's gradient as the optimizer is about to use it: missing, doubled or
+    partial reductions, norms that count replicas twice. `replicas` looks at parameters and buffers after the
+    step: those that should be equal on ranks and are not. `data` looks at the inputs of the model: batches
+    that several ranks saw, epochs in the same order. They need `model`. None adds a collective; one that
+    fails ends the checks, not the audit.
 
     While the session is open each rank keeps a small flight file in the run folder, which says what it is in.
     `shardtoll hang` reads it, also after the job was killed. A thread brings it up to date four times a
     second. Once the training thread has stood still for `hang_after_s` seconds, that thread writes the stacks
     of all threads there too; with None it writes none.
 
-    Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
-    failure of the capture itself ends the capture, not the training.
+    Nothing inside a step is changed: no collective, synchronisation or random number is added. A failure of
+    the capture itself ends the capture, not the training.
 
     In a dry run it records nothing, writes no folder and has no report: the dry run records the steps.
 
-    Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
-    lacks its model, `trace_steps`, `survey_every` or `check_every` is less than one, or `hang_after_s` is
-    not above 0. RunFolderError
-    when `out` cannot be written.
+    Raises UsageError if a session is open already, if `level` is none of the three, or if a check is unknown
+    or needs a model that is not given. Also if `trace_steps`, `survey_every` or `check_every` is less than
+    one, or if `hang_after_s` is not above 0. RunFolderError when `out` cannot be written.
     """
     if trace_steps < 1:
         raise UsageError(f"trace_steps is {trace_steps}", "trace at least one step, or leave out trace=True")
@@ -158,14 +157,14 @@ class Session:
         self._just_begun = False
         """Whether the open step was begun by the last call of `begin_step`, not by an earlier one."""
         self._with: weakref.ref[_Alive] | None = None
-        """What lives as long as the `with` of the open step; None if it was begun without one."""
+        """An object that lives as long as the `with` of the open step; None if it was begun without one."""
         self._ledger: Ledger | None = None
         self._report: Report | None = None
         self._thread = 0
         """The thread that opened the session: only its operators are seen."""
         self._state = "new"
         self._place: dict[str, Any] | None = None
-        """Where this process runs; asked once, as the description is made anew with each writing."""
+        """This process's host and devices; asked once, as the description is made anew with each writing."""
 
     def open(self) -> Session:
         """Open the session, where `with` cannot be written; `close()` must follow. Errors: see `audit`."""
@@ -305,7 +304,7 @@ class Session:
             self._capture.guarded(lambda: self._close(failed=kind is not None))
             self._let_go()
         except BaseException:
-            # An interrupt may have come before anything of this, or in its midst.
+            # An interrupt may have come before anything of this, or during it.
             self._uninstall()
             self._let_go()
             raise
@@ -415,7 +414,7 @@ class Session:
             )
         number = self._steps_begun
         if number == 0:
-            # What was recorded so far turns out to have been outside every step.
+            # The records so far turn out to have been outside every step.
             self._capture.recorder.in_no_step()
         self._capture.end()
         self._steps_begun += 1
@@ -502,7 +501,7 @@ class Session:
 
     @property
     def capture(self) -> Capturing:
-        """What records, while the session is open: a dry run places its operators by it."""
+        """The recording part, while the session is open: a dry run places its operators by it."""
         return self._capture
 
     @property

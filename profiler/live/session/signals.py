@@ -1,6 +1,6 @@
 """Signal handlers of the user's that raise while our code runs: Python calls them between two instructions.
 
-What must not be cut in two, as the end of a step with its writing, is `Deferred`: handlers run after it.
+Code that must not be cut in two, as the end of a step with its writing, is `Deferred`: handlers run after it.
 In the hooks inside a step that would cost too much: there the frames of an exception show whose it is.
 """
 
@@ -42,7 +42,7 @@ class Deferred:
     def __init__(self) -> None:
         self._kept: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._actions: dict[int, Any] = {}
-        """What the system does at a signal: not Python's own handler where the user's faulthandler stands."""
+        """The system's action at a signal: not Python's own handler if the user's faulthandler stands."""
         self._came: list[int] = []
 
     def __enter__(self) -> None:

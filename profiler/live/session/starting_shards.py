@@ -87,7 +87,7 @@ def _is_sharded(parameter: Any) -> bool:
 
 
 def _tickets(fingerprints: Fingerprints, local: torch.Tensor) -> list[int] | None:
-    """Return the tickets of a shard and of its halves; None where it has no values to look at."""
+    """Return the tickets of a shard and of its halves; None if it has no values to look at."""
     if not has_values(local) or local.numel() < _HALVES:
         return None
     local = local.detach()
@@ -104,7 +104,7 @@ def _tickets(fingerprints: Fingerprints, local: torch.Tensor) -> list[int] | Non
 def _with(row: Value, prints: list[Fingerprint]) -> Value:
     """Return the row with its fingerprint; `constant` also where the shard's halves are equal.
 
-    What repeats within a shard, as a table with equal rows or copies of one expert, was made so.
+    Values that repeat within a shard, as a table with equal rows or copies of one expert, were made so.
     """
     whole, *halves = prints
     repeats = len(halves) > 1 and halves[0].number == halves[1].number

@@ -15,15 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """What a wrapper has to do with one parameter."""
+    """A wrapper's relation to one parameter."""
 
     wrapper: str
     group: Any
-    """torch ProcessGroup; None where it cannot be told."""
+    """torch ProcessGroup; None if unknown."""
     reduces: bool
     """Whether it reduces the parameter's gradient."""
     shape: tuple[int, ...] | None = None
-    """Of the whole parameter, where the parameter itself does not tell."""
+    """Shape of the whole parameter, if the parameter itself does not have it."""
 
 
 def wrappers_of(model: nn.Module) -> dict[int, Wrapped]:
@@ -65,7 +65,7 @@ def _reduced(ddp: Any) -> set[int]:
     buckets = getattr(getattr(ddp, "reducer", None), "_get_zeros_like_grad_buckets", None)
     if buckets is None or facts.get("num_parameter_tensors", training) == training:
         return {id(parameter) for parameter in parameters}
-    # Some were frozen then or are now, and only its buckets say which: dear, as they are made for this.
+    # Some were frozen then or are now, and only its buckets say which: expensive, as they are made for this.
     return {id(parameter) for bucket in buckets() for parameter in bucket.parameters()}
 
 

@@ -1,7 +1,7 @@
 """How long the training thread slept: neither ran nor was ready to run.
 
-A thread that computes is awake, also while others have its core; one that sleeps, reads a file or is blocked
-on a collective is not. That takes two readings a step, so watched steps have it too. Linux tells how long a
+A thread that computes is awake, also while others have its core. One that sleeps, reads a file or is blocked
+on a collective is not. This takes two readings per step, so watched steps have it too. Linux tells how long a
 thread was ready and had no core; where the system does not, nothing is known.
 """
 
@@ -44,7 +44,7 @@ class Stretch:
 
 
 def between(begin: Moment | None, end: Moment | None) -> Stretch | None:
-    """Return what lies between two moments of one thread; None where either is unknown."""
+    """Return the time between two moments of one thread; None if either is unknown."""
     if begin is None or end is None or begin.thread != end.thread:
         return None
     return Stretch(end.ran_ns - begin.ran_ns, end.delayed_ns - begin.delayed_ns)
@@ -60,7 +60,7 @@ class Awake:
         self._unknown = not hasattr(time, "thread_time_ns")
 
     def now(self) -> Moment | None:
-        """Return this thread's times; None where the system does not tell them."""
+        """Return this thread's times; None if the system does not give them."""
         if self._unknown:
             return None
         thread = get_ident()

@@ -1,6 +1,6 @@
 """How much a batch of a DataLoader holds, and how many ranks share its data set out among them.
 
-Only shapes are read, never values. What is not told stays None.
+Only shapes are read, never values. Unknown facts stay None.
 """
 
 from __future__ import annotations

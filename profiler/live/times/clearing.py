@@ -1,11 +1,11 @@
 """Whether a backward adds to the gradients that the one before left, or those were cleared in between.
 
-What is reduced in two backwards of one optimizer step is needed once if the gradients add up. It is needed
-twice if they are cleared, as in sharpness-aware steps, for several tasks, or after a step that was skipped.
-When a backward of a surveyed step ends, the parameters that have a gradient are noted; as the next one
-begins, all of them are without, or were filled with zeros meanwhile. Where some are left they add up, and
-which ones a bucket holds is not known here. Gradients that are never there between backwards, as where FSDP2
-keeps them to itself, tell nothing and count as not cleared.
+A gradient that is reduced in two backwards of one optimizer step needs one reduction if the gradients add up.
+It is needed twice if they are cleared, as in sharpness-aware steps, for several tasks, or after a step that
+was skipped. When a backward of a surveyed step ends, the parameters that have a gradient are noted. They are
+cleared if, as the next one begins, all of them have no gradient or were filled with zeros meanwhile. If some
+are left they add up, and the ones in a bucket are unknown here. Gradients that are never there between
+backwards, as where FSDP2 keeps them to itself, tell nothing and count as not cleared.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Clearing:
         self._names = names
         self.begun = 0
         self._left: dict[str, Extent] = {}
-        """By name, as torch swaps no parameter that a weak reference is held to: those that had a gradient
-        when the last backward ended, and where it lay."""
+        """By name, as torch swaps no parameter that a weak reference is held to. These had a gradient when
+        the last backward ended; the value says where it lay."""
         self._extents: frozenset[Extent] = frozenset()
         self._zeroed: set[Extent] = set()
         """Those places at which all became zero."""

@@ -1,7 +1,7 @@
 """One clock for everything a rank measures: monotonic, with a fixed offset to Unix time.
 
-Durations come from the monotonic clock only. The offset is read once, so that records of several
-ranks on one host, and the spans of torch's profiler (Unix time), stand on the same axis.
+Durations come from the monotonic clock only. The offset is read once. Records of several ranks on one host,
+and the spans of torch's profiler (Unix time), thus stand on the same axis.
 """
 
 from __future__ import annotations

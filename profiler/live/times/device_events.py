@@ -1,4 +1,4 @@
-"""What is needed of an accelerator to time a stream: its current stream and timed events, from a pool.
+"""Parts of an accelerator for timing a stream: its current stream and timed events, from a pool.
 
 The protocols are what the rest of the capture relies on; `CudaDevice` is torch.cuda behind them.
 """

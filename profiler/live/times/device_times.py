@@ -1,9 +1,10 @@
 """Device time of a step and of its waits for collectives, from events that are read after the step.
 
-The training thread runs ahead of an accelerator, so its own clock says little about the device. A timed event
-in the compute stream (the current one where the step begins) right before and right after each wait for a
-collective brackets nothing but the wait. Compute queued earlier lies before the first event. What passes
-between the two is therefore the time for which the stream stood still, the exposed time. Nothing here blocks.
+The training thread runs ahead of an accelerator, so its own clock says little about the device. In the
+compute stream (the current one where the step begins), a timed event lies right before and right after each
+wait for a collective. The two bracket nothing but the wait. Compute queued earlier lies before the first
+event. The time between the two is therefore the time for which the stream stood still, the exposed time.
+Nothing here blocks.
 
 `owner` is whatever the caller uses for a collective; it comes back as it was given.
 """
@@ -23,7 +24,7 @@ _NS_PER_MS: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """What the events of one region said."""
+    """Results of the events of one region."""
 
     duration_ns: int
     """From the region's begin to its end on the compute stream, without what was excluded."""
@@ -175,7 +176,7 @@ class DeviceTimes:
     def guarded(self, work: Callable[[], _T], otherwise: _T) -> _T:
         """Return what `work` does with these times; a failure of it is passed to `on_failure`, never raised.
 
-        For callers in the midst of the program's own calls.
+        For callers that are within the program's own calls.
         """
         try:
             return work()
@@ -293,7 +294,7 @@ class DeviceTimes:
         self._drain = None
 
     def operator_begun(self) -> None:
-        """Note an operator in the midst of a drain: its time is no wait."""
+        """Note an operator during a drain: its time is no wait."""
         self._suspend_drain()
 
     def operator_ended(self) -> None:
@@ -315,10 +316,10 @@ class DeviceTimes:
         if self._device.current_stream() == region.stream and not self._device.capturing():
             self._drain = (self._drain[0], self._open(region))
 
-    # -- what is no part of the step -----------------------------------------------------------------
+    # -- what is outside the step --------------------------------------------------------------------
 
     def excluded_begun(self) -> None:
-        """Note that what follows, up to `excluded_ended`, is no part of the region."""
+        """Note that the work from here up to `excluded_ended` does not belong to the region."""
         region = self._region
         if region is not None and region.begun is not None and not self._device.capturing():
             self._suspend_drain()

@@ -1,8 +1,9 @@
-"""Where streams wait for collectives: `Work.wait`, futures, and the events between streams.
+"""Calls by which streams wait for collectives: `Work.wait`, futures, and the events between streams.
 
 With NCCL `Work.wait` blocks no host: it makes the current stream wait. FSDP goes without it and has streams
 wait for each other's events. While a session is open on a device these calls are timed there; they are put
-back on exit. What a process group's methods return is noted: a wait is then known to be for that collective.
+back on exit. Objects that a process group's methods return are noted: a wait is then known to be for that
+collective.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from shardtoll.profiler.live.times.device_times import DeviceTimes
 from shardtoll.profiler.live.times.patches import Patches, patched
 
 _WORK_WAITS: Final = ("wait", "synchronize", "block_current_stream")
-"""What makes a stream wait for a collective; those that a version of torch lacks are passed over."""
+"""Methods that make a stream wait for a collective; those that a version of torch does not have are passed
+over."""
 
 
 def patch_device_waits(

@@ -2,12 +2,12 @@
 
 DDP's reducer issues its buckets inside backward and waits for them in a callback at the end of it, without
 Python taking part. With no dispatch mode active, nothing would show when. A hook on the root of each backward
-queues a callback of ours before the reducer queues its own, and another one after: they enclose the waiting.
+queues a callback of ours before the reducer queues its own, and another one after. They enclose the waiting.
 The hook returns nothing, changes no gradient, and is gone when the backward is.
 
-What a reducer issues shows nothing else of whose it is. Each is made ready for a backward by a method called
-from Python, which is noted: two steps with other reducers are never taken for the same, though their counts
-agree. A reducer is known by its address, so a new model wrapped in DDP begins a new numbering: it may lie
+Nothing else shows which reducer issued a collective. A method called from Python makes each ready for a
+backward; this is noted. Two steps with other reducers are thus never taken for the same, though their counts
+agree. A reducer is known by its address. A new model wrapped in DDP begins a new numbering, as it may lie
 where an old one lay.
 """
 
@@ -36,7 +36,7 @@ def patch_backward(
 ) -> Callable[[], None]:
     """Have `note` called as each backward begins, on its thread, where `wanted`; returns what undoes that.
 
-    `ran` is called after each: what follows a backward is told from a forward by it. `begins` is called
+    `ran` is called after each: work after a backward is thus distinguished from a forward. `begins` is called
     before each with what it begins at, where that can be gone through again.
     """
 
@@ -67,7 +67,7 @@ def _root(
 ) -> tuple[torch.Tensor | None, tuple[Any, ...], dict[str, Any]]:
     """Return a tensor at which the backward begins, None if there is none to hook on, and what to pass on.
 
-    What can be gone through only once, as a generator, is passed on as a tuple of what it gave.
+    An input that can be gone through only once, as a generator, is passed on as a tuple of its items.
     """
     tensors = args[0] if args else kwargs.get("tensors", ())
     if isinstance(tensors, torch.Tensor):

@@ -17,7 +17,7 @@ class Patches:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def around(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Replace `owner.name` by what `make` makes of it; nothing where this torch has no such thing."""
+        """Replace `owner.name` by the result of `make`; nothing is done if this torch has no such thing."""
         original = None if owner is None else getattr(owner, name, None)
         if original is None:
             return

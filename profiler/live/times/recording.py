@@ -1,6 +1,6 @@
 """The transport's spans, region by region: from a recording of their own, or from the trace of a traced step.
 
-There is one profiler at a time in torch, so the two take turns. Also says why times are unknown where no
+There is one profiler at a time in torch, so the two take turns. Also says why times are unknown if no
 recording could be had.
 """
 
@@ -56,9 +56,9 @@ class Recording:
             self.spans.start()
 
     def end(self, step: int | None, *, whole: bool) -> list[RawSpan] | None:
-        """End a surveyed region; return its spans, None where they could not be had.
+        """End a surveyed region; return its spans, None if they could not be had.
 
-        `whole` false: it holds something that is no part of the step, which its trace cannot know.
+        `whole` false: it holds work that does not belong to the step, which its trace cannot know.
         """
         if self.tracer is not None and self.tracer.recording:
             return self.tracer.end(step, whole=whole)
@@ -93,12 +93,12 @@ class Recording:
             self.spans.start()
 
     def take(self) -> list[RawSpan] | None:
-        """End the recording that `keep` began and return its spans; None where it could not be had."""
+        """End the recording that `keep` began and return its spans; None if it could not be had."""
         return None if self.tracing else self.spans.stop()
 
 
 def times_unknown(host_times: bool, *, spans: bool, device: DeviceReading | None = None) -> str | None:
-    """Return why times are not known, None where they are.
+    """Return why times are unknown; None if they are known.
 
     `host_times`: whether operators are done when they return. `spans`: whether the transport's are there.
     `device`: what the device's events said.

@@ -1,10 +1,10 @@
 """When the training thread stands still while a checkpoint is written, and how many bytes came of it.
 
-While a session is open `torch.save`, what `save` of torch.distributed.checkpoint calls and its `async_save`
-are replaced by ones that note when they were entered and left. They are put back on exit. Only calls of the
-training thread count, the outermost of those within others. Bytes are those of the file, or what an open one
-has grown by; of a distributed checkpoint the files of this rank. Of an asynchronous one they are not yet
-written, so they stay unknown.
+While a session is open `torch.save` and torch.distributed.checkpoint's `async_save` are replaced, and so is
+the function that its `save` calls. The replacements note when they were entered and left. They are put back
+on exit. Only calls of the training thread count, the outermost of those within others. Bytes are those of the
+file, or what an open one has grown by; of a distributed checkpoint the files of this rank. The files of an
+asynchronous checkpoint are not yet written, so their bytes stay unknown.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Saving:
             patches.around(torch, "save", lambda original: self._around(original, SAVE, bytes_of_file))
             # Not imported for this: a program that saves so has imported it, or does so unseen.
             saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
-            # What `save` calls, whatever name a program imported `save` by.
+            # The function that `save` calls, whatever name a program imported `save` by.
             patches.around(
                 saver, "_save_state_dict", lambda original: self._around(original, DCP_SAVE, bytes_of_rank)
             )

@@ -16,7 +16,7 @@ from typing import Final
 _PAUSE_S: Final = 0.0005
 _MOST_S: Final = 0.02
 LEAVING_S: Final = 0.02
-"""Before the interpreter is left: a thread that waits for Python's lock cannot be told from an idle one."""
+"""Wait before the interpreter ends: a thread that waits for Python's lock looks like an idle one."""
 
 
 def settle(least_s: float = _PAUSE_S) -> None:

@@ -6,8 +6,8 @@ and no sequence number. Spans are joined in the order of their start to records 
 by the name gloo gives the op. Each of a group's threads serves that group only, which settles ties between
 groups.
 
-Private parts of torch are used here (`_enable_profiler` with scopes); they are feature-tested, and where
-they are missing, or the user's own profiler runs, start and duration are unknown and reported so.
+Private parts of torch are used here (`_enable_profiler` with scopes), and they are feature-tested. If they
+are missing, or the user's own profiler runs, start and duration are unknown and reported so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES: Final[dict[str, str]] = {
     "recvAnySource": "recv",
     "barrier": "barrier",
 }
-"""What gloo calls a span -> the name the join uses."""
+"""Gloo's name of a span -> the name the join uses."""
 
 _GLOO_OP: Final[dict[str, str]] = {"reduce_scatter": "all_reduce"}
 """Ops that gloo runs as another one: its reduce-scatter is an all-reduce and a copy."""
@@ -68,7 +68,7 @@ class RawSpan:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What the join needs to know of one record."""
+    """The join's facts about one record."""
 
     op: str
     group: str
@@ -196,7 +196,7 @@ class SpanRecorder:
         """Stop and return the spans by start; None when it was not running, or somebody else stopped it.
 
         In backward it cannot be stopped: the autograd engine would put its callback back when it returns,
-        for good. What goes on then is stopped by the next call from elsewhere, and thrown away.
+        for good. A recording that goes on then is stopped by the next call from elsewhere, and thrown away.
         """
         late, self._late = self._late, self._running and in_backward()
         if self._late:
@@ -210,8 +210,8 @@ class SpanRecorder:
         self._running = self._late = False
         if not torch._C._autograd._profiler_enabled():
             return None
-        # Stopped before that thread has told of an end, torch frees what it still writes to, and the process
-        # may die.
+        # If it is stopped before that thread has reported an end, torch frees memory that is still written
+        # to. The process may die.
         settle()
         stopped_ns = time.time_ns()
         result = torch._C._autograd._disable_profiler()
@@ -240,7 +240,7 @@ class SpanRecorder:
 def compiles() -> bool:
     """Whether this process has had torch compile anything: only the profiler tells when that ran."""
     backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None)
-    # What is kept from the compiler is listed too, as None.
+    # Code that is kept from the compiler is listed too, as None.
     return backends is None or any(backend is not None for backend in backends.values())
 
 
@@ -285,8 +285,8 @@ def join(
     """Return for each record, in order of issue, its span; None for a record without one.
 
     `threads` is what is known of which thread serves which group; it is added to, and should be kept
-    for the whole session. Where two groups could own a span and its thread is not known yet, neither
-    gets one: unknown rather than swapped.
+    for the whole session. If two groups could own a span and its thread is not known yet, neither gets one:
+    unknown rather than swapped.
     """
     group_of_thread = {} if threads is None else threads
     while True:

@@ -102,7 +102,7 @@ class Tracer:
             self._stop(keep=False, step=None)
 
     def give_up(self, step: int | None) -> list[RawSpan] | None:
-        """End tracing for good in the midst of a step that is too long; return the spans so far."""
+        """End tracing for good during a step that is too long; return the spans so far."""
         self._leave_annotation()
         self._most = 0
         raw = self._stop(keep=False, step=None)

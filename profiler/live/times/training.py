@@ -56,7 +56,7 @@ class TrainingThread:
         if kept._current_graph_task_id() == -1:
             return False
         if not self._marks:
-            # Whose backward it is cannot be told.
+            # The owner of the backward is unknown.
             return True
         return kept._is_key_in_tls(_KEY) and kept._get_obj_in_tls(_KEY) is self._mark
 
@@ -105,7 +105,7 @@ NoteWait = Callable[[Any, int, int], None]
 
 
 class WaitMarks(Protocol):
-    """What says, while a wait lasts, that the thread is in it; a Work or future is named by its id."""
+    """Notes, while a wait lasts, that the thread is in it; a Work or future is named by its id."""
 
     def waits(self, key: int, now_ns: int) -> object:
         """Note that a wait begins."""

@@ -1,10 +1,10 @@
 """Optimizer steps that use gradients which nobody has cleared since the same optimizer's step before.
 
-Such gradients hold what was used already, and grow from step to step. It is proven parameter by parameter: as
-the step ends, each gradient's place and version are noted; when the next backward begins, it is there as it
-was, so that backward adds to it; and the same optimizer steps with it again. A gradient that is gone, was
-filled with zeros or was changed in any way in between counts as cleared, and so does one about which a gap in
-the record leaves a doubt.
+Such gradients hold what was used already, and grow from step to step. It is proven parameter by parameter. As
+the step ends, each gradient's place and version are noted. If they are the same when the next backward
+begins, that backward adds to the gradient. The proof is complete if the same optimizer then steps with it
+again. A gradient counts as cleared if it is gone, was filled with zeros or was changed in any way in between.
+So does one for which a gap in the record leaves a doubt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Numbers for what memory holds: equal ones where two tensors are one untouched memory, or a copy of it.
 
-Equal values can be a coincidence: a mask of ones, a branch that is zero as yet, ranks of one seed. What lies
-in the same memory and was not written to since is the same whatever its values are. A write is known by the
+Equal values can be a coincidence: a mask of ones, a branch that is zero as yet, ranks of one seed. Content in
+the same memory that was not written to since is the same whatever its values are. A write is known by the
 version that autograd counts; storages are known by weak references, which keep their addresses from being
 given away.
 """
@@ -36,7 +36,7 @@ class Contents:
         self._storages, self._several, self._count = {}, {}, 0
 
     def of(self, tensors: Sequence[torch.Tensor]) -> int | None:
-        """Return the number of what the tensors hold now; None where that cannot be followed."""
+        """Return the number of the tensors' present content; None if that cannot be followed."""
         return self._together([self._of(tensor) for tensor in tensors])
 
     def made(self, tensors: Sequence[torch.Tensor]) -> int | None:
@@ -45,7 +45,7 @@ class Contents:
             entry = self._storages.get(tensor.untyped_storage()._cdata) if _is_plain(tensor) else None
             if entry is not None:
                 begin, size = _place(tensor)
-                # What lies over it was written to as well.
+                # Tensors that lie over it were written to as well.
                 for place in [place for place in entry[1] if place[0] < begin + size and begin < sum(place)]:
                     del entry[1][place]
         return self._together([self._keep(tensor, None) for tensor in tensors])

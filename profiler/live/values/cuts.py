@@ -1,6 +1,6 @@
 """Which tensors are equal parts cut from a larger one on this rank, and the fingerprint of that one.
 
-What is cut into as many parts as a group has ranks and gathered again was there all the time.
+A tensor that is cut into as many parts as a group has ranks and gathered again was there all the time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NEAR: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a part was cut from."""
+    """The whole of a part."""
 
     ticket: int
-    """Of the fingerprint of the whole."""
+    """Ticket of the fingerprint of the whole."""
     content: int | None
     """Number of what the whole held."""
     by_placement: bool = False

@@ -43,7 +43,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _runs(extent: Extent) -> tuple[npt.NDArray[np.int64], int] | None:
-    """Return where the view's runs of bytes begin and how long each is; None where there are too many."""
+    """Return where the view's runs of bytes begin and how long each is; None if there are too many."""
     length = extent.itemsize
     outer = []
     for stride, size in sorted(zip(extent.strides, extent.sizes, strict=True)):
@@ -95,7 +95,7 @@ def _covered_by_runs(runs: list[tuple[int, int]]) -> int:
 
 
 def covered_bytes(extents: Iterable[Extent]) -> int | None:
-    """Return how many bytes the views cover together, each once; None where they are too scattered."""
+    """Return how many bytes the views cover together, each once; None if they are too scattered."""
     extents = list(extents)
     whole = [run for run in map(_one_run, extents) if run is not None]
     if len(whole) == len(extents):
@@ -116,6 +116,6 @@ def covered_bytes(extents: Iterable[Extent]) -> int | None:
         return 0
     order = np.argsort(begin, kind="stable")
     begin, end = begin[order], np.maximum.accumulate(end[order])
-    # What lies below the furthest end so far is covered already.
+    # Memory below the furthest end so far is covered already.
     covered_to = np.concatenate([begin[:1], end[:-1]])
     return int(np.maximum(end - np.maximum(begin, covered_to), 0).sum())

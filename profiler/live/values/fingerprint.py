@@ -1,9 +1,9 @@
 """Cheap fingerprints of tensor values: equal bytes give equal numbers, moved bytes give others.
 
 With each comes what equality of it is worth: nothing, if the tensor holds one value or a few throughout, or
-NaN and infinity. A tensor is sampled with a fixed stride (at most `SAMPLE` elements), its bits are taken as
+NaN and infinity. A tensor is sampled with a fixed stride (at most `SAMPLE` elements). Its bits are taken as
 whole numbers and summed with a weight for each position, all modulo 2**64. On an accelerator nothing is read
-back while the step runs: the sums stay on the device, are copied back behind it and read once they have
+back while the step runs. The sums stay on the device, are copied back behind it and read once they have
 arrived.
 """
 
@@ -34,7 +34,7 @@ _SIGNED_MULTIPLIER: Final = _MULTIPLIER - (1 << 64)
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 LOOKED_AT: Final = 31
-"""Elements of a sample, evenly spread, of which it is counted how many values they hold."""
+"""Elements of a sample, evenly spread, whose different values are counted."""
 
 FEW: Final = 3
 """Fewer values than these, in as many elements: a mask, a one-hot row, zeros with an exception."""
@@ -95,8 +95,9 @@ class Fingerprint(NamedTuple):
 
 
 _Sums: TypeAlias = tuple[int, list[int], int, int, bool]
-"""What is kept of a sample until the step is over: its total; bits of up to `LOOKED_AT` of its elements; the
-tensor's elements; `_EXPONENT`, 0 of whole numbers; False if all of it was looked at and is not finite."""
+"""Facts about a sample that are kept until the step is over. They are its total; bits of up to `LOOKED_AT` of
+its elements; the tensor's elements; and `_EXPONENT`, 0 for whole numbers. The last one is False if all of it
+was looked at and is not finite."""
 
 
 def _fingerprints(sums: Sequence[_Sums]) -> list[Fingerprint]:
@@ -137,7 +138,7 @@ def float_of(number: int) -> float | None:
 
 
 def holds_ones(print_of: Fingerprint, numel: int) -> bool | None:
-    """Return whether whole numbers with this print are all one; None where only a sample was looked at."""
+    """Return whether whole numbers with this print are all one; None if only a sample was looked at."""
     if not 0 < numel <= SAMPLE:
         return None
     # Integer overflow wraps, which is the arithmetic modulo 2**64 that is wanted.
@@ -146,7 +147,7 @@ def holds_ones(print_of: Fingerprint, numel: int) -> bool | None:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return at most SAMPLE elements as whole numbers in one dimension; None where there are none to read."""
+    """Return at most SAMPLE elements as whole numbers in one dimension; None if there are none to read."""
     if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
         return None
     if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_quantized:
@@ -189,7 +190,7 @@ class _Memory:
 
 
 def _lying(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
-    """Return the bits that `_bits` does, seen where they lie; None where it takes torch to read them.
+    """Return the bits that `_bits` does, seen where they lie; None if it takes torch to read them.
 
     Half a dozen calls into torch cost more than the sum itself. The array is a view of the user's memory
     and must not outlive the call; unlike `Tensor.numpy` it leaves the storage resizable.
@@ -264,7 +265,7 @@ class TakenPrints:
 
 @dataclass(slots=True)
 class _Side:
-    """What is kept for one device."""
+    """State of one device."""
 
     weights: torch.Tensor
     readback: Readback
@@ -278,7 +279,7 @@ class Fingerprints:
     """Takes fingerprints during a step; `collect` returns them after it."""
 
     _prints: list[_Sums | None] = field(default_factory=list)
-    """None where the device still has them."""
+    """None if the device still has them."""
     _sides: dict[torch.device, _Side] = field(default_factory=dict)
 
     def prepare(self, device: torch.device) -> None:
@@ -297,9 +298,9 @@ class Fingerprints:
     def _rehearse(self, device: torch.device) -> None:
         """Take a print of each kind of tensor, and forget them.
 
-        CUDA loads a kernel when it is first launched, and may wait until the device is idle to do so: in the
-        first surveyed step the host would stand still until all that it had launched was done, and what
-        compute really hides of a collective could not be seen.
+        CUDA loads a kernel when it is first launched, and may wait until the device is idle to do so. In the
+        first surveyed step the host would stand still until all its launched work was done. The compute that
+        really hides a collective could then not be seen.
         """
         for dtype in (*_BITS.values(), *_FLOATS):
             for numel in (1, SAMPLE, 2 * SAMPLE):
@@ -311,7 +312,7 @@ class Fingerprints:
         self.read()
 
     def take(self, tensor: torch.Tensor, *, thorough: bool = False, numel: int | None = None) -> int | None:
-        """Fingerprint a tensor; returns a ticket for `collect`'s list, None where it has no plain values.
+        """Fingerprint a tensor; returns a ticket for `collect`'s list, None if it has no plain values.
 
         `thorough`: look for NaN and infinity in the whole sample, if it lies on the host. `numel`: elements
         of what the tensor is a sample of.

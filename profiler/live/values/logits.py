@@ -2,7 +2,7 @@
 
 A result that was gathered along its last dimension is remembered by its memory, and a copy of it in another
 dtype too. It is such a gather if `log_softmax` reads all of it along that dimension in `F.cross_entropy`, and
-no other operator reads it: what a metric reads is needed whole. Nothing is kept alive.
+no other operator reads it. The result that a metric reads is needed whole. Nothing is kept alive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardtoll.profiler.live.values.owned import read_dimension
 _FUNCTION: Final = "cross_entropy"
 _FILE: Final = "torch/nn/functional.py"
 _OF_THE_LOSS: Final = (torch.ops.aten._log_softmax.default, torch.ops.aten._to_copy.default)
-"""What `F.cross_entropy` does with logits; a copy in another dtype is followed."""
+"""Operators of `F.cross_entropy` on logits; a copy in another dtype is followed."""
 _DEEP: Final = 60
 """Frames between `F.cross_entropy` and the operator at most; DTensor's own are some twenty."""
 

@@ -1,11 +1,11 @@
-"""What an operator is called, how many floating-point operations it takes and how many bytes it moves.
+"""Name of an operator, its floating-point operations and the bytes it moves.
 
-A multiply and an add count as two. Of bytes the least are counted: every operand is read once, every result
+A multiply and an add count as two. The bytes are the least possible: every operand is read once, every result
 written once. A convolution whose stride exceeds its kernel skips a part of its input, so that is left out.
 
 The formulas of matmul-like operators are those of torch.utils.flop_counter. The four operators that nearly
-every step consists of are computed here from their shapes, because torch's own way to call the formulas costs
-40 us an operator. A few others are known by what they do to each element of their input:
+every step consists of are computed here from their shapes: torch's own way to call the formulas costs 40 us
+per operator. A few others are known by what they do to each element of their input:
 
     layer_norm          mean 1, subtract 1, square and add 2, scale 1; weight 1, bias 1
     rms_norm            square and add 2, scale 1; weight 1
@@ -84,7 +84,8 @@ _CONVOLUTIONS: Final = {_aten.convolution: 0, _aten.convolution_backward: 1}
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """What is looked up once of an operator, as torch computes its hash in Python at each look-up."""
+    """Facts about an operator that are looked up once, as torch computes its hash in Python at each
+    look-up."""
 
     func: Any
     """Kept, lest another one gets its id."""
@@ -149,8 +150,8 @@ def operands(func: Any) -> slice:
 def masks(func: Any) -> slice:
     """Return which of the tensors given to the operator may hold infinity on purpose, as a mask does.
 
-    Attention has its mask, and what is made of it, after query, key and value (in backward after a gradient
-    too); baddbmm adds scores to one. Of all other operators there is none.
+    Attention has its mask, and tensors made of it, after query, key and value (in backward after a gradient
+    too). baddbmm adds scores to one. All other operators have none.
     """
     packet = func._overloadpacket
     if packet is _aten.baddbmm:

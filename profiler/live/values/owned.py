@@ -1,4 +1,4 @@
-"""Where a rank's own part of a result lies, element by element: through views, copies and concatenations.
+"""Place of a rank's own part in a result, element by element: through views, copies and concatenations.
 
 A part is a box: an interval of each dimension of a view. It is followed exactly or not at all.
 """
@@ -17,7 +17,7 @@ _PUT_TOGETHER = ("aten::cat", "aten::stack")
 
 
 def box_within(view: Extent, part: Extent) -> Box | None:
-    """Return which elements of a view lie in a part of the memory; None where they are no box.
+    """Return which elements of a view lie in a part of the memory; None if they are no box.
 
     The part has to be one run of bytes.
     """
@@ -61,7 +61,7 @@ def placed(
     boxes: Sequence[Box | None],
     copy: Extent,
 ) -> Extent | None:
-    """Return where a copy has the elements of the boxes; None where that is no one box, or unknown.
+    """Return where a copy has the elements of the boxes; None if that is no one box, or unknown.
 
     `shapes` and `boxes` are those of the tensors that were copied, in order; a box None: nothing of it.
     """

@@ -1,7 +1,7 @@
 """Fingerprints on their way back from the device: copied behind the step, read when they have arrived.
 
 The sums lie on the device, made on whichever stream took them. A stream of our own waits for those streams,
-copies the sums into pinned memory and records an event: neither the host nor any stream of the program waits.
+copies the sums into pinned memory and records an event. Neither the host nor any stream of the program waits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Readback(Protocol):
         """Return this thread's current stream: the one on which sums are being made now."""
 
     def capturing(self) -> bool:
-        """Whether that stream is recorded into a graph, of which no sum may become a part."""
+        """Whether that stream is recorded into a graph, which must not contain a sum."""
 
     def start(self, pairs: Sequence[torch.Tensor], streams: Collection[Any]) -> Arriving:
         """Begin to copy the pairs, of shape [2] or [n, 2], once `streams` have done what they were given."""

@@ -1,4 +1,4 @@
-"""What becomes of a collective's result: its fingerprint once it is there, and which of its bytes are read.
+"""Use of a collective's result: its fingerprint once it is there, and which of its bytes are read.
 
 A result is followed through its memory. Views read nothing; what reads a view reads the view's bytes, the
 bytes of several reads are counted together. A copy of the whole result, as a gather along another dimension
@@ -72,7 +72,7 @@ class _Piece:
     begin: int
     end: int
     offset: int
-    """Of its first element in its storage, in elements."""
+    """Position of its first element in its storage, in elements."""
     numel: int
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ class _Piece:
     whole: bool = False
     """All of it was read."""
     mine: Extent | None = None
-    """What lies in it of this rank's own input, element by element; None: nothing, or unknown."""
+    """The place of this rank's own input in it, element by element; None: not in it, or unknown."""
 
     @property
     def size(self) -> int:
@@ -129,7 +129,7 @@ class Results:
         self._fingerprints = fingerprints
         self._results: list[_Result] = []
         self.pieces: list[_Piece] = []
-        """Of which not all is read yet, by address; empty most of the time."""
+        """Pieces that are not yet read whole, by address; empty most of the time."""
         self._begins: list[int] = []
         self._uses: dict[int, tuple[int, Any]] = {}
         self.logits = Logits()
@@ -154,7 +154,7 @@ class Results:
 
     def _add(self, piece: _Piece) -> None:
         index = bisect_right(self._begins, piece.begin)
-        # What lay in this memory before has been overwritten, or was freed.
+        # Earlier contents of this memory have been overwritten, or were freed.
         first = index - 1 if index and self.pieces[index - 1].end > piece.begin else index
         last = index
         while last < len(self.pieces) and self._begins[last] < piece.end:
@@ -277,7 +277,7 @@ class Results:
         mine = _own_of_copy(hits, copy, func, args)
         for piece in result.pieces:
             self._remove(piece)
-        # What was taken apart to be laid out anew is no use of it.
+        # Taking a result apart to lay it out anew is no use of it.
         result.pieces, result.first = [], None
         piece = _piece(result, copy)
         piece.mine = mine
@@ -353,7 +353,7 @@ def _used(result: _Result, *, unseen_reads: bool) -> int | None:
     if total == size:
         return total
     if unseen_reads or not all(piece.storage.expired() for piece in result.pieces):
-        # Of what is kept over the step, what reads it is still to come.
+        # Memory that is kept over the step may still be read later.
         return None
     if result.pending.message.op == "all_gather" and _reads_of_others(result):
         return None
@@ -393,7 +393,7 @@ def _mark_own(pieces: Sequence[_Piece], pending: PendingCollective) -> None:
 
 
 def _own_of_copy(hits: Sequence[_Hit], copy: torch.Tensor, func: Any, args: Sequence[Any]) -> Extent | None:
-    """Return where the rank's own part lies in a copy of a whole result; None where that is unknown.
+    """Return where the rank's own part lies in a copy of a whole result; None if that is unknown.
 
     The copy was made of views of the result, `hits`, in the order in which the operator was given them.
     """
@@ -420,7 +420,7 @@ def _read_dimension(result: _Result) -> int | None:
     if len(result.pieces) > 1:
         # One of a list: an even part along the first dimension, wherever it is put.
         return 0 if piece.whole and len(result.pieces) == ranks and piece is result.pieces[rank] else None
-    # What a gather gives back needs no cutting: which elements they are is all that counts.
+    # The result of a gather needs no cutting: which elements they are is all that counts.
     shape = None if result.pending.message.op == "all_gather" else piece.shape
     return read_dimension(piece.reads, piece.size, rank, ranks, shape)
 
@@ -433,7 +433,7 @@ def surveyed_of(pending: PendingCollective) -> Surveyed:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    # What wraps another tensor has no memory of its own.
+    # A tensor that wraps another one has no memory of its own.
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return False
     return tensor.numel() > 0 and not tensor.is_meta and is_dense(tensor)

@@ -1,9 +1,9 @@
 """Eight numbers that stand for a tensor: linear, and by the place of each element in the whole.
 
 Each is a sum over all elements, weighted by +1 or -1. The sign of an element is the product of one sign for
-each of its indices, and those are fixed by the index, the dimension and which of the eight numbers it is. All
-ranks and devices agree on them, and no random number is drawn. What a shard adds is therefore known to it
-alone: the sketches of shards add up to that of the whole, those of parts of a sum to that of the sum.
+each of its indices. Those signs are fixed by the index, the dimension and which of the eight numbers it is.
+All ranks and devices agree on them, and no random number is drawn. A shard therefore knows its summand alone.
+The sketches of shards add up to that of the whole, those of parts of a sum to that of the sum.
 
 All is summed up in float64, in pieces, so that no tensor is copied whole.
 """
@@ -89,7 +89,7 @@ def numbers_of(tensor: torch.Tensor, starts: Sequence[int] | None, signs: Signs)
     """Return float64 [10]: sum of squares, sketch, constant; on the tensor's device, without waiting for it.
 
     `starts`: index of the first element in the whole tensor, by dimension; None if that is not known,
-    and the sketch is NaN. What is not finite in the tensor is not finite in the numbers.
+    and the sketch is NaN. If the tensor is not finite, neither are the numbers.
     """
     x = tensor.detach()
     numbers = torch.zeros(NUMBERS, dtype=torch.float64, device=x.device)

@@ -1,6 +1,6 @@
 """Takes what tensors hold during a step; `collect` returns the rows after it.
 
-As with fingerprints nothing is waited for: on an accelerator the numbers stay on the device, are copied back
+As with fingerprints nothing is waited for. On an accelerator the numbers stay on the device, are copied back
 behind the step and read once they have arrived.
 """
 
@@ -158,7 +158,7 @@ class Values:
             return
         side = self._side(local.device)
         if side.readback.capturing():
-            # A graph is recorded to be replayed: our operators must be no part of it.
+            # A graph is recorded to be replayed: it must not contain our operators.
             return
         where = starts_of(tensor, local) if starts is None else tuple(starts)
         numbers = numbers_of(local, where, side.signs)
