@@ -1,8 +1,8 @@
 """Reads what nccl-tests and rccl-tests print: the table of each test, and which ranks on which hosts ran it.
 
-What is read is by the programs' public format: `# Collective test starting: all_reduce_perf`, a line
-`#  Rank  0 Group  0 Pid 1 on host device  0 [0000:18:00] NVIDIA H100` for each rank, a header of columns,
-and a row a size with the out-of-place and then the in-place times. Everything between is ignored, and
+The reader follows the programs' public format. It has `# Collective test starting: all_reduce_perf`, a line
+`# Rank 0 Group 0 Pid 1 on host device 0 [0000:18:00] NVIDIA H100` for each rank, and a header of columns.
+Each size has a row with the out-of-place and then the in-place times. Everything between is ignored, and
 prefixes that launchers write before each line.
 """
 
@@ -22,7 +22,7 @@ from shardtoll.ledger.measured.measured import Timings
 from shardtoll.ledger.records.volume import busbw_factor
 
 MOST_CHARACTERS: Final = 4000
-"""Of one line; no program of these writes longer ones."""
+"""Length of one line; no program of these writes longer ones."""
 MOST_ROWS: Final = 200_000
 MOST_RANKS: Final = 1_000_000
 
@@ -41,7 +41,7 @@ OPS_OF: Final[dict[str, tuple[str, ...]]] = {
 
 _BODY: Final = ("time", "algbw", "busbw", "#wrong")
 COLUMNS: Final = ("size", "count", "type", "redop", "root", *_BODY, *_BODY)
-"""Where no header says another."""
+"""Columns if no header says another."""
 
 BUSBW_ROUNDING_GBPS: Final = 0.011
 BUSBW_SHARE: Final = 0.02
@@ -68,7 +68,7 @@ class Table:
     place: str
     """File and line, for messages."""
     test: str | None = None
-    """Name without `_perf`; None where no line tells."""
+    """Name without `_perf`; None if no line has it."""
     groups: Counter[int] = field(default_factory=Counter)
     hosts: dict[int, dict[str, None]] = field(default_factory=dict)
     """Group -> its hosts, in order."""
@@ -84,14 +84,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a file of nccl-tests gives."""
+    """Content of a file of nccl-tests."""
 
     timings: tuple[Timings, ...]
     device: str | None
     hosts: tuple[str, ...]
     ranks: int
     notes: tuple[str, ...]
-    """What was left out and why, one line each."""
+    """Parts that were left out and why, one line each."""
 
 
 def tables_of(text: str, where: str) -> Iterator[Table]:
@@ -175,8 +175,8 @@ def read_nccl_tests(
     """Return the times of a text that nccl-tests printed, or of the JSON that it writes with `-J`.
 
     Which collective a table is of, its own lines tell, else `file_name`, else `op`; where the ranks were,
-    its own lines, else `ranks` and `nodes`. Raises TraceError, in one line, where there is no table,
-    something of it is unknown, or where its busbw is not what its times give for that collective.
+    its own lines, else `ranks` and `nodes`. Raises TraceError, in one line, if there is no table or some part
+    of it is unknown. Also if its busbw is not the one that its times give for that collective.
     """
     if text.lstrip()[:1] == "{":
         tables = tables_of_json(text, where)
@@ -217,7 +217,7 @@ def read_nccl_tests(
 
 
 def _test(table: Table, file_name: str, op: str | None) -> str | None:
-    """Return the test's name; None where it is one that times no collective of ours."""
+    """Return the test's name; None if it is one that times no collective of ours."""
     if table.test is not None:
         return table.test if table.test in OPS_OF else None
     named = _FILE_NAME.search(file_name.lower())

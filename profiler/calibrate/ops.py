@@ -15,7 +15,7 @@ PAIRED: Final = ("send", "recv")
 """Timed as one: the message from a group's first rank to its last."""
 
 TIMED: Final = tuple(op for op in OPS if op != "recv")
-"""What is measured; `send` gives the times of both ends."""
+"""Operations that are measured; `send` gives the times of both ends."""
 
 
 def fitting_bytes(op: str, message_bytes: int, ranks: int) -> int:

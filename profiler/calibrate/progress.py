@@ -12,7 +12,7 @@ from shardtoll.profiler.calibrate.sweep import Progress
 
 
 class Watcher(Protocol):
-    """Is told after every round."""
+    """Called after every round."""
 
     def __call__(self, now: Progress) -> None:
         """Show it."""
@@ -50,5 +50,5 @@ def watching(limit_s: float, file: Path | None) -> Iterator[Watcher]:
 
 
 def words(rounds: int, wide: int, cases: int) -> str:
-    """Return what a bar says beside itself."""
+    """Return the text next to a bar."""
     return f"{rounds} rounds, {cases - wide} of {cases} medians sure"

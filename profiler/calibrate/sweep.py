@@ -38,7 +38,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Sweep:
-    """What was measured, on rank 0; other ranks hold no samples."""
+    """Measurements, on rank 0; other ranks hold no samples."""
 
     cases: list[Case]
     samples: list[list[int]] = field(default_factory=list)
@@ -85,8 +85,8 @@ def sweep(
     """Measure on the groups of `kinds`; call it on all ranks of the world.
 
     Rounds go over all cases in an order of their own each, so that a disturbance or a drift falls on no
-    size alone. It ends when every median is sure to `target` of itself (95 % of the time), or when
-    another round would go past `limit_s`, but never before `LEAST_ROUNDS`.
+    size alone. It ends when every median is sure to `target` of itself (95 % of the time), or when another
+    round would go past `limit_s`. It never ends before `LEAST_ROUNDS`.
     """
     begun_s = time.monotonic()
     cases, unsupported = _cases(kinds, ops, sizes_bytes, device)

@@ -65,8 +65,8 @@ def time_once(case: Case, device: torch.device) -> tuple[int, int]:
 def combined_ns(case: Case, spans: Sequence[tuple[int, int]], *, one_clock: bool) -> list[int]:
     """Return the time of each group's collective, from every rank's begin and end.
 
-    Ranks that share a host share a clock: the time is from when the last rank began to when the last was
-    done, as reports tell transfer from waiting. Elsewhere it is the slowest rank's.
+    Ranks that share a host share a clock. The time there is from when the last rank began to when the last
+    was done, as reports separate transfer from waiting. Elsewhere it is the slowest rank's.
     """
     medians = []
     for members in case.kind.members:

@@ -296,7 +296,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _carry_total(self, calls: Any, arguments: dict[str, Any], result: Any) -> None:
-        """Have the counts that an all_to_all exchanges add up to what this rank sent: all ranks are alike."""
+        """Have the counts that an all_to_all exchanges add up to what this rank sent: all ranks behave like
+        this one."""
         if not calls or calls[0].op != "all_to_all":
             return
         outputs = tensors_in(arguments.get("output", arguments.get("output_tensors"))) or tensors_in(result)

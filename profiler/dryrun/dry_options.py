@@ -1,4 +1,4 @@
-"""What a dry run plays and how much of it is recorded."""
+"""Options of a dry run: the job it plays and how much of it is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardtoll.profiler.dryrun.device.world import World
 
 @dataclass(frozen=True, slots=True)
 class DryOptions:
-    """What a dry run plays and how much of it is recorded."""
+    """The job that a dry run plays and how much of it is recorded."""
 
     world: World
     machine: DryMachine

@@ -15,7 +15,7 @@ from shardtoll.profiler.dryrun.run import DryRun, dry
 
 
 class DryResult:
-    """What `with dry_run(...)` gives: forecast and records, once the `with` is over."""
+    """Result of `with dry_run(...)`: forecast and records, once the `with` is over."""
 
     def __init__(self, run: DryRun) -> None:
         self._run = run
@@ -40,7 +40,7 @@ class DryResult:
 
     @property
     def forecast(self) -> DryStep:
-        """What the last recorded step takes; UsageError if there were too few steps."""
+        """Forecast of the last recorded step; UsageError if there were too few steps."""
         return self._result()[1]
 
     def report(self) -> Report:

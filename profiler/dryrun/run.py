@@ -272,7 +272,7 @@ class DryRun:
             self._session.end_step(finished=False)
             audited, parts, storages = self._finished()
             last = len(parts) - 1
-            # What the last step, which did not end, made and freed.
+            # Storages that the last step, which did not end, made and freed are left out.
             storages = [held for held in storages if held.step is None or held.step <= last]
             self._keep(audited, parts, storages)
         elif self._first_step is not None:

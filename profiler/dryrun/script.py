@@ -16,7 +16,7 @@ from shardtoll.profiler.dryrun.run import DryRun, dry
 def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger:
     """Return the ledger of the script's recorded steps.
 
-    Raises UsageError where the script cannot be read, fails, ends without enough optimizer steps, or
+    Raises UsageError if the script cannot be read, fails, or ends without enough optimizer steps. Also if it
     makes no process group for a job of more than one rank. The message names the script's own line.
     """
     if not script.is_file():
@@ -35,7 +35,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
             except SystemExit as leaving:
                 ended = leaving
             except Exception as error:
-                # Whatever the script raises: its failure is told in one line. BaseException passes, as it is
+                # Any exception of the script is reported in one line. BaseException passes, as it is
                 # somebody's wish to end this process, not a mistake of the script's.
                 if run.ledger is None:
                     where = line_of(error.__traceback__, script)
@@ -57,8 +57,8 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
 def _too_few(script: Path, run: DryRun, needed: int, ended: SystemExit | None) -> UsageError:
     """Return the error of a script that made too few optimizer steps, and exited if it did so itself.
 
-    `needed`: optimizer steps that a dry run needs. A script that exits before the first one, as argparse has
-    it for a wrong option, has a reason of its own: more steps help nobody.
+    `needed`: optimizer steps that a dry run needs. A script that exits before the first step has a reason of
+    its own, as argparse has for a wrong option. More steps help nobody then.
     """
     code, steps = None if ended is None else ended.code, run.steps
     if not steps and ended is not None:

@@ -35,7 +35,7 @@ _OPS: Final = {
     "_reduce_oop": "reduce",
     "all_to_all_single": "all_to_all",
 }
-"""What torch calls an operation in a dump -> what we call it, where these differ."""
+"""torch's name of an operation in a dump -> our name, if these differ."""
 _BYTES: Final = {
     **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
     **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
@@ -245,7 +245,7 @@ def _groups(calls: list[FlightCall], configs: Mapping[str, Any]) -> tuple[Flight
         finished = [call.place or 0 for call in mine if call.finished_ns is not None]
         listed = config.get("ranks")
         ranks = _ranks(listed, left)
-        # Of one text that many groups share only so much is read.
+        # Many groups may share one long text: only so much of it is read.
         left -= max(len(ranks), len(listed) // 10 if type(listed) is str else 0)
         groups.append(
             FlightGroup(

@@ -1,4 +1,4 @@
-"""What torch says in a log when a collective takes too long: NCCL's watchdog, gloo's time-outs, tracebacks.
+"""torch's log messages for a collective that takes too long: NCCL's watchdog, gloo's time-outs, tracebacks.
 
 The messages are those of torch 2.2 to 2.13, as `ProcessGroupNCCL.cpp`, gloo's transport and
 `ProcessGroupWrapper`'s monitored barrier write them.
@@ -55,7 +55,7 @@ _LIBRARY: Final = ("site-packages", "dist-packages", "<frozen", "lib/python3")
 
 
 class _Seen(Struct):
-    """What a log says of one rank."""
+    """A log's facts about one rank."""
 
     op: str | None = None
     group: str = "default"

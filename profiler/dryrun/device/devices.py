@@ -1,4 +1,4 @@
-"""What the program takes to be on a GPU: fake tensors on the CPU that say they are on `cuda`.
+"""The program's GPU: fake tensors on the CPU that say they are on `cuda`.
 
 Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it goes
 to a device, when it is made there, or when it becomes a parameter. A model may be built on the host, and 8
@@ -31,7 +31,8 @@ _RANGE_BITS: Final = 40
 _FIRST_RANGE: Final = 1 << (48 - _RANGE_BITS)
 """Addresses from 2^48 on: those of the host's memory lie below."""
 FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
-"""Where torch keeps the fake mode that is active; that of a dry run hardly ever is, its tensors carry it."""
+"""Key under which torch keeps the active fake mode; that of a dry run hardly ever is, its tensors carry
+it."""
 
 
 def is_gpu(device: object) -> bool:
@@ -191,8 +192,8 @@ def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
         made = value.detach()
         if weakref.getweakrefs(made):
-            # The fake mode keeps a weak reference to what it makes first of a kind, and none to copies of it;
-            # a tensor that somebody refers to cannot be exchanged.
+            # The fake mode keeps a weak reference to the first of a kind that it makes, and none to copies of
+            # it. A tensor with such a reference cannot be exchanged.
             made = value.detach()
         if isinstance(tensor, torch.nn.Parameter):
             made = torch.nn.Parameter(made, tensor.requires_grad)
@@ -367,7 +368,7 @@ class DeviceMode(TorchFunctionMode):
     def around_engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return the start of autograd's engine, with this mode active in what hooks of the program run.
 
-        The functions that start it are functions of torch's, in which the mode is not active.
+        The functions that start it are functions of torch's, so the mode is off inside them.
         """
 
         @functools.wraps(run)

@@ -56,7 +56,7 @@ class Memo:
         """Return what the operator gives; `takes` holds for it."""
         given: list[Any] = []
         try:
-            # Of whole numbers and a float torch makes what the default type says.
+            # For whole numbers and a float torch takes the default type.
             key = self._key(args, given), self._key_of_names(kwargs, given), torch.get_default_dtype()
         except _Unknown:
             return func(*args, **kwargs)
@@ -150,7 +150,7 @@ class Memo:
                     _resize(storage, nbytes)
                 return view
 
-            # Of two, nothing tells which one a view is of when next they are not the same.
+            # With two bases, nothing shows which one a view belongs to when next they are not the same.
             return view if len(bases) == 1 else None
 
         def fresh(_: list[Any]) -> Any:
@@ -171,7 +171,7 @@ class Memo:
 
 
 class _Unknown(Exception):
-    """A value on which the result may depend in ways that its shape does not tell."""
+    """A value that may change the result in ways beyond its shape."""
 
 
 def _new(_: list[Any]) -> Any:

@@ -36,7 +36,7 @@ _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC
 
 
 class Memory:
-    """What torch.cuda's memory functions answer: set by what records storages."""
+    """Answers of torch.cuda's memory functions, set by the code that records storages."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes

@@ -123,14 +123,14 @@ class Storages:
         for held in self.alive():
             held.step, held.born = None, 0
             if held.category is None or held.category == "communication":
-                # What it is for shows anew; which line made it stays.
+                # Its new purpose shows later; the line that made it stays.
                 held.category = None
                 held.place = held.place and Place("other", held.place.module, source=held.place.source)
 
     def mark(self, tensors: Iterable[Any], category: str, names: Sequence[str] = ()) -> None:
         """Say what storages are for, and of which parameters.
 
-        What was said first stays, but that a collective sends or fills them.
+        The first purpose stays, unless it only was that a collective sends or fills them.
         """
         for tensor in tensors:
             entry = self._live.get(_local(tensor).untyped_storage()._cdata)

@@ -1,4 +1,4 @@
-"""What a dry run answers when the program asks for a number that nobody computed, and who asked."""
+"""A dry run's answer if the program asks for a number that nobody computed, and who asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of work an operator is, with the dimensions that a price asks for."""
+"""Kind of an operator's work, with the dimensions that a price asks for."""
 
 from __future__ import annotations
 

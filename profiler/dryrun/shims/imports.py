@@ -10,14 +10,14 @@ from typing import Final
 
 _CAUGHT: Final = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 _HOLDERS: Final = (ast.stmt, ast.excepthandler, ast.match_case)
-"""What statements stand in, and themselves."""
+"""Nodes that hold statements, and statements themselves."""
 
 
 def can_do_without(frame: FrameType | None, is_users: Callable[[FrameType], bool]) -> bool:
     """Whether the import that goes on now may fail: the program only looks, or catches the error.
 
-    What catches it may stand around the import itself, or around the import of the module that it is in. What
-    raises an error in turn catches none.
+    The handler may stand around the import itself, or around the import of the module that it is in. A
+    handler that raises an error in turn does not count.
     """
     innermost = True
     while frame is not None:

@@ -1,8 +1,9 @@
-"""Packages of kernels for GPUs that this machine lacks: a program may import them, and run none of them.
+"""Packages of kernels for GPUs that this machine does not have: a program may import them, and run none of
+them.
 
-Triton and flash-attn install only beside CUDA. Programs import them at their top for kernels that a given job
-may never launch; a launch ends the dry run in one line that names the kernel. A program that does without
-a package where there is none does so here too.
+Triton and flash-attn need CUDA to install. Programs import them at their top for kernels that a given job may
+never launch. A launch ends the dry run in one line that names the kernel. A program that does without a
+package where there is none does so here too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Finder(MetaPathFinder, Loader):
             _let_torch_look()
         self._made.append(spec.name)
         made = _Absent(spec.name)
-        # What compares versions takes it for one too old.
+        # Code that compares versions takes it for one too old.
         vars(made)["__version__"] = "0.0.0"
         return made
 

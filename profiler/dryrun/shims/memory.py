@@ -1,7 +1,7 @@
 """torch.cuda's memory and random functions.
 
-No allocator runs here: reserved bytes are answered by the live ones. What an allocator would reserve is the
-forecast's to say, in `analyzers.forecast.dry.memory`.
+No allocator runs here: reserved bytes are answered by the live ones. The forecast says how much an allocator
+would reserve, in `analyzers.forecast.dry.memory`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _tracker(replaced: Replaced) -> None:
 
         original: Any = _random.OffsetBasedRNGTracker
         if "run_state_sync" not in inspect.signature(original.__init__).parameters:
-            # Of an older torch, which makes and keeps it otherwise.
+            # This is an older torch, which makes and keeps it otherwise.
             return
 
         class Tracker(original):  # type: ignore[misc]

@@ -50,7 +50,7 @@ def replace_modules(shim: Playing, replaced: Replaced) -> None:
     parse = kernels._parse_to
 
     def _parse_to(*args: Any, **kwargs: Any) -> Any:
-        # The mode has a function that is given `device=` make its result on the CPU, but this one makes
+        # A function that is given `device=` makes its result on the CPU under the mode, but this one makes
         # nothing: it gets the device by position. It would read the real device of a tensor.
         if "tensor" in kwargs:
             args = (kwargs.pop("tensor"), *args)

@@ -1,4 +1,4 @@
-"""What the shim of a dry run knows: which rank plays, on what, and who is told of what happens."""
+"""State of a dry run's shim: which rank plays, on which machine, and which callbacks it has."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Playing:
         self.region: int | None = None
         """Number of the region that torch.compile would fuse and that runs now; None outside all."""
         self.skipped_files: list[str] = []
-        """What was not saved or loaded, one line each."""
+        """Files that were not saved or loaded, one line each."""
         self.guessed: Counter[tuple[str, str | None]] = Counter()
         """(what stood for objects that another rank would have sent, line of the program) -> how often."""
         self.reducers: weakref.WeakSet[DryReducer] = weakref.WeakSet()
-        """What reduces gradients of DDP."""
+        """Reducers of DDP's gradients."""
         self._replaced = Replaced()

@@ -1,8 +1,8 @@
 """DDP's reducer in Python: the same buckets, reductions and waits, on tensors that hold no numbers.
 
 torch's own reducer takes results from futures, which a process group that moves nothing does not have, and
-allocates its buckets past fake tensors. Buckets are assigned by torch's own function: first in reverse order
-of the parameters, and once a backward has shown in which order gradients come, in that order. The real
+allocates its buckets past fake tensors. Buckets are assigned by torch's own function, first in reverse order
+of the parameters. Once a backward has shown the order of gradients, they are assigned in that order. The real
 reducer does that at the next forward, with two broadcasts. Here it happens at the end of that backward, so
 that the second step is already one of all others.
 """
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 
 class DryBucket:
-    """What a communication hook gets: one bucket of gradients."""
+    """A communication hook's argument: one bucket of gradients."""
 
     def __init__(self, index: int, places: Sequence[int], parameters: Sequence[torch.Tensor]) -> None:
         self._index = index
@@ -178,7 +178,7 @@ class DryReducer:
         self._expecting = False
         for bucket in self.buckets:
             if bucket.work is None and bucket.future is None:
-                # Of parameters that this backward did not reach: the others wait for it all the same.
+                # This backward did not reach its parameters: the others wait for it all the same.
                 self._reduce(bucket)
         if self._find_unused:
             self._all_reduce(self._used).wait()
@@ -250,7 +250,7 @@ class DryReducer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        # What is left only logs, checks or serves ranks that join late.
+        # The other methods only log, check or serve ranks that join late.
         return _nothing
 
 

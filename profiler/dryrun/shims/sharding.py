@@ -1,4 +1,4 @@
-"""What FSDP2 and meshes do rank by rank while a model is sharded, of which one rank needs its own part.
+"""Work of FSDP2 and meshes rank by rank while a model is sharded; here one rank computes only its own part.
 
 Results are those of torch's functions; on 16,384 ranks theirs take longer than the rest of the dry run.
 """
@@ -29,7 +29,7 @@ def replace_sharding(_: Playing, replaced: Replaced) -> None:
 
 
 class Chunks(Sequence[torch.Tensor]):
-    """What `torch.chunk` gives, filled up with empty tensors; each is made when it is asked for."""
+    """Result of `torch.chunk`, filled up with empty tensors; each is made when it is asked for."""
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
         self._tensor = tensor

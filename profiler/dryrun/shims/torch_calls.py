@@ -45,7 +45,7 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
             around: Any = shim.mode.around_engine
             replaced.put(owner, "_engine_run_backward", around(original))
     flat = importlib.import_module("torch.distributed.fsdp._flat_param")
-    # What holds no numbers has no address either.
+    # A tensor without numbers has no address either.
     replaced.put_where_it_is(
         flat, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0
     )

@@ -48,12 +48,12 @@ def check_gradients(
     all ranks together, as a scalar. It runs on rank 0 alone and must not communicate.
 
     A rank may hold a part of the model. In a pipeline `model` is its stage, or a list of its stages, whose
-    names are those of the whole model. `names` says where a parameter is in the reference if not under
-    its own name: a mapping, or a function of the name, to the reference's name, or to (name, slice) for a
-    part of a tensor, as {"experts.0.weight": "experts.4.weight"} or {"experts.weight": ("experts.weight",
-    slice(4, 8))}. Ranks without a parameter do not take part in its comparison; each parameter of the
-    reference must be held by some rank. Parameters are tied if one of the two modules ties them. The
-    gradients of names that are one tensor of the model add up, also over the stages of a pipeline.
+    names are those of the whole model. `names` says where a parameter is in the reference if not under its
+    own name. It is a mapping, or a function of the name. The result is the reference's name, or (name, slice)
+    for a part of a tensor, as {"experts.0.weight": "experts.4.weight"} or {"experts.weight":
+    ("experts.weight", slice(4, 8))}. Ranks without a parameter do not take part in its comparison; each
+    parameter of the reference must be held by some rank. Parameters are tied if one of the two modules ties
+    them. The gradients of names that are one tensor of the model add up, also over the stages of a pipeline.
 
     Weights and buffers are copied from model to reference by name, from the first rank that holds them, so
     the reference then holds the model's weights. Parts of names that DDP, FSDP, torch.compile and activation

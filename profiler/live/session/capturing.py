@@ -107,7 +107,7 @@ class Capturing:
         """Do before the ranks meet what would otherwise take its time in the first step."""
         self.undo.callback(quiet_kineto())
         # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler at
-        # its first call. That is better here than in the middle of the first step.
+        # its first call. It is better to import it here than in the middle of the first step.
         importlib.import_module("torch._dynamo")
         skip_ours()
         if self._device.type == "cuda":

@@ -98,9 +98,9 @@ def audit(
 
     In a dry run it records nothing, writes no folder and has no report: the dry run records the steps.
 
-    Raises UsageError if a session is open already, if `level` is none of the three, or if a check is unknown
-    or needs a model that is not given. Also if `trace_steps`, `survey_every` or `check_every` is less than
-    one, or if `hang_after_s` is not above 0. RunFolderError when `out` cannot be written.
+    Raises UsageError if a session is open already or `level` is none of the three. Also if a check is
+    unknown, or needs a model that is not given. Also if `trace_steps`, `survey_every` or `check_every` is
+    less than one, or if `hang_after_s` is not above 0. RunFolderError when `out` cannot be written.
     """
     if trace_steps < 1:
         raise UsageError(f"trace_steps is {trace_steps}", "trace at least one step, or leave out trace=True")

@@ -3,9 +3,9 @@
 A multiply and an add count as two. The bytes are the least possible: every operand is read once, every result
 written once. A convolution whose stride exceeds its kernel skips a part of its input, so that is left out.
 
-The formulas of matmul-like operators are those of torch.utils.flop_counter. The four operators that nearly
-every step consists of are computed here from their shapes: torch's own way to call the formulas costs 40 us
-per operator. A few others are known by what they do to each element of their input:
+The formulas of matmul-like operators are those of torch.utils.flop_counter. The four operators that make up
+nearly every step are computed here from their shapes: torch's own way costs 40 us per operator. A few others
+are known by what they do to each element of their input:
 
     layer_norm          mean 1, subtract 1, square and add 2, scale 1; weight 1, bias 1
     rms_norm            square and add 2, scale 1; weight 1

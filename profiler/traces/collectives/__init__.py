@@ -1,4 +1,4 @@
-"""What a rank's events say together: its steps, its groups, and which collective each kernel carried out.
+"""Facts from a rank's events together: its steps, its groups, and which collective each kernel carried out.
 
 It may import `ledger.foreign`, `ledger.records`, `profiler.traces.file`.
 Start reading in `launches`, where a launch meets its kernel, then `link`.

@@ -1,6 +1,6 @@
-"""What an event says of a collective, in the ledger's words: op, dtype, message bytes, group.
+"""An event's facts about a collective, in the ledger's words: op, dtype, message bytes, group.
 
-Sizes follow nccl-tests (see `ledger.records.volume`). Where a trace gives element counts those are used;
+Sizes follow nccl-tests (see `ledger.records.volume`). Element counts are used if a trace gives them;
 otherwise `Input Dims`, which for every collective of torch's process groups are the shapes of the *inputs*.
 An all_gather's annotation shows the shard (`_allgather_base` hands its input tensor to the profiler), a
 reduce_scatter's the whole.
@@ -150,7 +150,7 @@ def _elements(op: str, args: CommArgs, group_size: int | None) -> int | None:
     if any(count is not None and count > 0 for count in counts):
         into, out = (count if count else None for count in counts)
         if op == "all_to_all":
-            # A rank that sends nothing says 0, and means it: what it receives is no part of its message.
+            # A rank that sends nothing says 0, and means it: the received part does not count in its message.
             return args.in_elements if args.in_elements is not None else out
         if op in ("reduce_scatter", "scatter"):
             return into
@@ -192,7 +192,7 @@ def peer_of(
 
 
 def ranks_in(args: CommArgs) -> tuple[int, ...]:
-    """Return the global ranks of the group: as listed, else by start and stride; empty where unknown."""
+    """Return the global ranks of the group: as listed, else by start and stride; empty if unknown."""
     if args.ranks:
         return args.ranks
     size, start, stride = args.group_size, args.rank_start, args.rank_stride

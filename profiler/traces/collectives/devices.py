@@ -127,7 +127,7 @@ def _drivers(trace: Trace, devices: list[int], pids: list[str]) -> dict[int, str
             found[number] = trace.threads[int(threads[counts.argmax()])][0]
     if len(found) == len(set(found.values())) == len(devices):
         return found
-    # Processes count their launches alike, so that nothing tells them apart but their order.
+    # Processes count their launches equally, so that only their order distinguishes them.
     return dict(zip(devices, pids, strict=True)) if not found and len(pids) == len(devices) else None
 
 

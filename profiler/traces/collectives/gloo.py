@@ -22,7 +22,7 @@ _CARRIES: Final = {"all_reduce": ("all_reduce", "reduce_scatter")}
 and keeps a part, and its span says so. The request is what the program sends."""
 
 _OF_LISTS: Final = "c10d::reduce_scatter_"
-"""Of a list of tensors gloo makes one span each."""
+"""Lists of tensors: gloo makes one span of each."""
 
 
 _THREADS: Final = 2
@@ -40,15 +40,15 @@ class _Request(Struct, eq=False):
     shapes: frozenset[tuple[int, ...]] | None
     """Those of its tensors; None unknown."""
     row: Linked | None = None
-    """What came of it so far."""
+    """The resulting row so far."""
 
 
 def spans(trace: Trace, steps: Steps) -> list[Linked]:
     """Return a row for each collective of gloo, linked to the `c10d::` operator that asked for it.
 
     The spans name no operator. Requests whose spans have one name are taken up in the order in which they
-    were made, so the earliest request still open that lies before a span is taken as its own. Two threads of
-    gloo may take up two requests at once, and begin in either order: of those the shapes decide.
+    were made. A span therefore takes the earliest request still open that lies before it. Two threads of gloo
+    may take up two requests at once, and begin in either order: of those the shapes decide.
     """
     names, notes = trace.names, trace.annotations
     gloo = [number for number, name in enumerate(names) if name.startswith("gloo:")]

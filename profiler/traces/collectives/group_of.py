@@ -20,7 +20,7 @@ _MESH: Final = re.compile(r"mesh_(?!default)(\w+)$")
 
 
 class Placed(Struct, frozen=True):
-    """A collective's group; `size` is None where unknown, `ranks` empty where unknown."""
+    """A collective's group; `size` is None if unknown, `ranks` empty if unknown."""
 
     name: str
     size: int | None

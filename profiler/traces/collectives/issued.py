@@ -18,13 +18,13 @@ _PREFIXES: Final = tuple(f"{name}:" for name in DEVICE_BACKENDS)
 
 
 def uses_device(trace: Trace) -> bool:
-    """Whether the job computed on a device, so that a trace without device work lacks what matters."""
+    """Whether the job computed on a device, so that a trace without device work is not complete."""
     meta = trace.meta
     if meta.device is not None or meta.devices is not None or len(trace.calls.start_ns):
         return True
     if any(name.startswith(_PREFIXES) for name in trace.names):
         return True
-    # A job on CPUs may name a backend of devices beside gloo, or have one by default.
+    # A job on CPUs may name a backend of devices in addition to gloo, or have one by default.
     on_cpu = any(name.startswith("gloo:") for name in trace.names)
     return not on_cpu and any(name in (meta.backend or "") for name in DEVICE_BACKENDS)
 
@@ -32,7 +32,7 @@ def uses_device(trace: Trace) -> bool:
 def issued(trace: Trace, steps: Steps) -> list[Linked]:
     """Return an untimed row for each collective that an annotation or operator of the host describes.
 
-    Of calls inside each other the outermost is the collective; the inner ones add what they know.
+    Among calls inside each other the outermost is the collective; the inner ones add what they know.
     """
     calls = said(trace)
     rows: list[Linked] = []

@@ -26,7 +26,7 @@ HINT: Final = (
 
 
 class Kind(Struct, frozen=True):
-    """What a kernel is; `op` is None where its name does not tell."""
+    """Kind of a kernel; `op` is None if its name does not show it."""
 
     what: What
     op: str | None = None
@@ -36,7 +36,7 @@ class Kind(Struct, frozen=True):
 COMPUTE: Final = Kind("compute")
 
 _MOST_BYTES: Final = 1_000_000
-"""Of a table of the user's own; ours has some thousand."""
+"""Size of a user's own table; ours has some thousand."""
 _LONGEST: Final = 2000
 """Patterns are tried on that much of a name: some take time by its length squared."""
 

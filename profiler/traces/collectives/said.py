@@ -63,7 +63,7 @@ def filled(args: CommArgs, more: CommArgs) -> CommArgs:
 
 
 def added(args: CommArgs, more: CommArgs) -> CommArgs:
-    """Return args of two coalesced collectives as one: sizes added, unknown where one is unknown."""
+    """Return args of two coalesced collectives as one: sizes added, unknown if one is unknown."""
 
     def total(a: int | None, b: int | None) -> int | None:
         return None if a is None or b is None else a + b

@@ -16,7 +16,7 @@ PREFILL, DECODE, MIXED = SERVES
 
 
 class Served(Struct, frozen=True):
-    """What one step of an inference engine worked on."""
+    """Work of one step of an inference engine."""
 
     kind: str | None
     """One of `SERVES`; None unknown."""
@@ -77,8 +77,8 @@ _SERVES: Final = re.compile(
 """Kernels that read or write a cache of keys and values by pages, and annotations of a request's handling."""
 
 MOST_APART: Final = 3.0
-"""A step lasts until the next one begins, unless that is more than this many usual periods later: then the
-engine had nothing to serve meanwhile."""
+"""A step lasts until the next one begins. If that is more than this many usual periods later, the engine had
+nothing to serve meanwhile."""
 
 
 def workload(trace: Trace) -> Workload | None:
@@ -118,7 +118,7 @@ def _family(trace: Trace, pattern: re.Pattern[str], served: Callable[[re.Match[s
 def _widened(found: list[Mark], others: list[Mark]) -> list[Mark]:
     """Return the marks, each as wide as the annotation of another layer around it alone.
 
-    That one holds what is prepared for the pass too.
+    The outer annotation also holds the preparations for the pass.
     """
     made = list(found)
     starts = np.array([mark.start_ns for mark in found], np.int64)

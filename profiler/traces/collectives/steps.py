@@ -27,7 +27,7 @@ class Steps(Struct, frozen=True):
     marked: bool
     """Whether the trace marks its steps; if not, all that was recorded is one step 0."""
     served: tuple[Served, ...] = ()
-    """By place: what a step of an inference engine worked on; empty where `ProfilerStep#N` marks steps."""
+    """By place: the work of a step of an inference engine; empty if `ProfilerStep#N` marks steps."""
 
     @property
     def none(self) -> int:
@@ -45,7 +45,7 @@ class Steps(Struct, frozen=True):
 
 def find_steps(trace: Trace) -> Steps:
     """Return the steps that `ProfilerStep#N` annotations mark, or those of an inference engine if there are
-    more; without any, one step of all that was recorded."""
+    more. Without any, return one step of all that was recorded."""
     numbers_of = {nth: int(m[1]) for nth, name in enumerate(trace.names) if (m := _STEP.match(name))}
     notes = trace.annotations
     rows = [
@@ -76,7 +76,7 @@ def find_steps(trace: Trace) -> Steps:
 def _flat(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return windows (start, end, step) without overlap: each instant is of the one that began last.
 
-    Where a window lies within another, the rest of the outer one is still the outer step's.
+    If a window lies within another, the rest of the outer one is still the outer step's.
     """
     flat: list[tuple[int, int, int]] = []
     open_: list[tuple[int, int]] = []

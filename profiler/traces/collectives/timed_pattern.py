@@ -3,8 +3,8 @@
 Some patterns take a name's length to the power of five, and microseconds on most names all the same. How long
 one takes on a name is known only by trying. A timer of this process's processor time ends the search. Signals
 reach the main thread only. Other threads, as the one that `serve` reads in, try a long name piece by piece.
-Each piece is a little longer than the one before, and tells how long the next takes. That misses a pattern of
-which no piece is slow.
+Each piece is a little longer than the one before, and tells how long the next takes. This method misses a
+pattern that is slow without any slow piece.
 """
 
 from __future__ import annotations

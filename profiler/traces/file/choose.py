@@ -31,7 +31,7 @@ DEVICE_KINDS: Final = {
 """Categories of device work; the capitals are those of torch before 1.12."""
 
 MTIA: Final = "mtia_ccp_events"
-"""What MTIA's command processors did; waiting for an event and recording one is no work."""
+"""Work of MTIA's command processors; waiting for an event and recording one is no work."""
 
 CALLS: Final = frozenset(
     (
@@ -79,7 +79,7 @@ class Chooser(Struct):
     _working: dict[str, bool] = field(default_factory=working_calls)
 
     def choose(self, events: list[Any], *, exact: bool) -> list[Rows] | None:
-        """Return what is kept; None where times need more digits than these events have."""
+        """Return the kept rows; None if times need more digits than these events have."""
         buckets: defaultdict[str | None, list[Any]] = defaultdict(list)
         for event in events:
             buckets[event.cat].append(event)
@@ -173,7 +173,7 @@ def is_inexact(event: Any) -> bool:
 
 
 def common_times(events: list[Any]) -> tuple[I64, I64, bool] | None:
-    """Return starts, ends and whether they are exact; None where one event is bad."""
+    """Return starts, ends and whether they are exact; None if one event is bad."""
     start = nanoseconds([event.ts for event in events], START_LIMIT_US)
     duration = nanoseconds([event.dur for event in events], DURATION_LIMIT_US)
     if start is None or duration is None or int(duration[0].min()) < 0:

@@ -105,7 +105,7 @@ def externals(args: list[Args]) -> I64:
 
 
 def nanoseconds(values: list[Any], limit: int) -> tuple[I64, bool] | None:
-    """Return microseconds as nanoseconds and whether they are exact; None where one is no usable number."""
+    """Return microseconds as nanoseconds and whether they are exact; None if one is no usable number."""
     try:
         times = np.array(values)
     except (OverflowError, ValueError):
@@ -127,7 +127,7 @@ def nanoseconds(values: list[Any], limit: int) -> tuple[I64, bool] | None:
 
 
 def exact_nanoseconds(value: Any, limit: int) -> int | None:
-    """Return microseconds as nanoseconds, rounded half to even; None where they are no usable number."""
+    """Return microseconds as nanoseconds, rounded half to even; None if they are no usable number."""
     if isinstance(value, Decimal):
         if not value.is_finite() or value.adjusted() > 20 or abs(value) >= limit:
             return None

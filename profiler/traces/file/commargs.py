@@ -1,4 +1,4 @@
-"""What an event's args say of a collective, as `CommArgs`."""
+"""Facts in an event's args about a collective, as `CommArgs`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 def _numbers(raw: msgspec.Raw) -> tuple[int, ...] | None:
-    """Read `[0, 1]` or `"[0, 1]"`; None where shortened with dots or not all whole numbers."""
+    """Read `[0, 1]` or `"[0, 1]"`; None if shortened with dots or not all whole numbers."""
     numbers = _decoded(raw)
     if isinstance(numbers, str):
         inner = numbers.strip()
@@ -105,7 +105,7 @@ def _numbers(raw: msgspec.Raw) -> tuple[int, ...] | None:
 
 
 def _ranks(raw: msgspec.Raw) -> tuple[int, ...] | None:
-    """Return listed ranks; None where there are none, or one that no job has."""
+    """Return listed ranks; None if there are none, or if one of them is too large for any job."""
     ranks = _numbers(raw)
     return ranks if ranks and max(ranks) < MOST_RANKS else None
 
@@ -115,7 +115,7 @@ def _shapes(
 ) -> tuple[tuple[tuple[int, ...], ...] | None, tuple[str, ...] | None]:
     """Return shapes of the tensors and their types; lists of tensors count one by one.
 
-    A scalar has no shape, and is told from a tensor without dimensions by its type.
+    A scalar has no shape; its type distinguishes it from a tensor without dimensions.
     """
     listed = _decoded(dims)
     if not isinstance(listed, list) or len(listed) > MOST_LISTED:

@@ -16,7 +16,7 @@ NUMBER_LIMIT: Final = 2**62
 """No number of an event that is kept is as large as this; times are held to it in nanoseconds."""
 
 Mixed = int | float | str | None
-"""What numbers and ids are found to be in files of all ages."""
+"""Types of numbers and ids in files of all ages."""
 
 ABSENT: Final = msgspec.Raw()
 """A list that an event's args do not have."""
@@ -131,7 +131,7 @@ _ARGS: Final = tuple(
 
 
 def forgive(value: Any) -> ExactEvent | None:
-    """Return an event from whatever JSON value stands in its place; None where it is none.
+    """Return an event from whatever JSON value stands in its place; None if it is none.
 
     A field of the wrong type is as good as absent, except for times: then the event is bad.
     """

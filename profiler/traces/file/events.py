@@ -25,10 +25,10 @@ _NO_ARGS: Final = Args()
 def read_events(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> pa.Table:
     """Return every `X` event of a trace that has a category, in the order of the file.
 
-    Columns: index (position among all events of the file), cat, name, pid, tid (dictionaries of
-    texts), ts_ns and dur_ns (int64, `baseTimeNanoseconds` added), stream, correlation, external_id and
-    what a `cuda_sync` event waits on, wait_on_stream and wait_on_cuda_event_record_corr_id (int64, -1
-    where the event has none). Raises TraceError as `read_trace` does.
+    Columns: index (position among all events of the file); cat, name, pid, tid (dictionaries of texts); ts_ns
+    and dur_ns (int64, `baseTimeNanoseconds` added); stream, correlation, external_id. A `cuda_sync` event
+    also has wait_on_stream and wait_on_cuda_event_record_corr_id (int64, -1 if the event has none). Raises
+    TraceError as `read_trace` does.
     """
     where = file.address
     texts = {name: Names(where) for name in _TEXTS}

@@ -18,12 +18,12 @@ _HEAD_BYTES: Final = 4096
 
 
 class Format(Struct, frozen=True):
-    """What a file is."""
+    """Kind of a file."""
 
     what: str
     """After the file's name: `is a zip archive`."""
     instead: str = HINT
-    """What to do about it."""
+    """Advice to the user about it."""
 
 
 _MAGIC: Final = (
@@ -203,7 +203,7 @@ def of_events(head: bytes, names: Collection[str], categories: Collection[str | 
 
 
 def of_damage(head: bytes, bad: int) -> Format:
-    """Return what a file is in whose list nothing is an event."""
+    """Return the kind of a file whose list holds no event."""
     if _LISTS.match(head):
         return Format("is a list of lists and holds no event (a memory timeline?)", KINETO)
     return Format(f"holds no readable event ({bad} are damaged)")

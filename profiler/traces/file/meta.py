@@ -1,4 +1,4 @@
-"""What a trace says of its job, from its top-level values and its file's name."""
+"""A trace's facts about its job, from its top-level values and its file's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOSE_RANK: Final = re.compile(
     r"(?:^|[_.-])(\d{1,6})(?:\.pt)?(?:\.trace)?(?:\.json(?:\.\w+)?|\.sqlite)$", re.IGNORECASE
 )
 _COUNTED: Final = re.compile(r"(?:step|iter|iteration|epoch|batch|cycle|run|part)s?$", re.IGNORECASE)
-"""What a number at the end of a name counts where it is no rank."""
+"""Words before a number at the end of a name that show it is no rank."""
 
 _LISTED: Final = 1_000_000
 
@@ -175,7 +175,7 @@ def _groups(config: Any) -> tuple[GroupInfo, ...]:
 
 
 def _ranks(ranks: Any) -> tuple[int, ...]:
-    """Return a list of different ranks; empty where it is none."""
+    """Return a list of different ranks; empty if it is none."""
     if not isinstance(ranks, list) or any(_count(rank) is None for rank in ranks):
         return ()
     return tuple(ranks) if len(set(ranks)) == len(ranks) else ()

@@ -51,11 +51,12 @@ class Operand(Struct, frozen=True):
 
 
 class Inputs(Struct, frozen=True):
-    """What an operator was given, by position; None for what is no tensor, or one of unknown type."""
+    """Arguments of an operator, by position; None for an argument that is no tensor, or one of unknown
+    type."""
 
     operands: tuple[Operand | None, ...]
     concrete: tuple[str, ...]
-    """Plain values as text, `[1, 1]` or `False`; empty where the trace has none."""
+    """Plain values as text, `[1, 1]` or `False`; empty if the trace has none."""
 
     @property
     def tensors(self) -> list[Operand]:
@@ -63,7 +64,7 @@ class Inputs(Struct, frozen=True):
         return [operand for operand in self.operands if operand is not None]
 
     def operand(self, place: int) -> Operand | None:
-        """Return the tensor at a position; None where there is none that is known."""
+        """Return the tensor at a position; None if no known one is there."""
         return self.operands[place] if place < len(self.operands) else None
 
     def text(self) -> str:
@@ -72,20 +73,20 @@ class Inputs(Struct, frozen=True):
         return words if len(words) <= _MOST_TEXT else f"{words[:_MOST_TEXT]}..."
 
     def numbers(self, place: int) -> tuple[int, ...] | None:
-        """Return the plain list of whole numbers at a position; None where there is none."""
+        """Return the plain list of whole numbers at a position; None if there is none."""
         values = _decoded(self.concrete[place].encode()) if place < len(self.concrete) else None
         if not isinstance(values, list) or not all(each.__class__ is int for each in values):
             return None
         return tuple(values)
 
     def truth(self, place: int) -> bool | None:
-        """Return the plain True or False at a position; None where there is neither."""
+        """Return the plain True or False at a position; None if there is neither."""
         words = {"True": True, "False": False}
         return words.get(self.concrete[place]) if place < len(self.concrete) else None
 
 
 def inputs_of(dims: bytes, types: bytes, strides: bytes, concrete: bytes) -> Inputs | None:
-    """Return the inputs as the four lists of an event tell them; None where they do not fit each other."""
+    """Return the inputs that the four lists of an event give; None if they do not fit each other."""
     shapes, kinds = _decoded(dims), _decoded(types)
     if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
         return None
@@ -107,7 +108,7 @@ def _operand(shape: Any, kind: Any, strides: Any) -> Operand | None:
         return None
     dtype = _TYPES.get(kind.removeprefix("c10::").lower())
     if dtype is None or (not shape and kind in ("Scalar", "double", "long", "int", "bool")):
-        # A plain number and a tensor without dimensions look alike: neither moves much.
+        # A plain number and a tensor without dimensions look the same: neither moves much.
         return None
     if math.prod(shape) > MOST_ELEMENTS:
         return None

@@ -1,12 +1,12 @@
 """FLOPs of an operator and the least bytes it must move, from its name and inputs as a trace has them.
 
-FLOPs (a multiply and an add are two) follow torch.utils.flop_counter: a matmul [m,k] x [k,n] does 2 m k n,
-a convolution 2 x batch x output positions x elements of the weight, its backward as much for each gradient
-asked for, attention 4 b h sq sk d and its backward 2.5 times that. A causal mask is not taken off.
+FLOPs (a multiply and an add are two) follow torch.utils.flop_counter. A matmul [m,k] x [k,n] does 2 m k n. A
+convolution does 2 x batch x output positions x elements of the weight, its backward as much for each gradient
+asked for. Attention does 4 b h sq sk d, and its backward 2.5 times that. A causal mask is not taken off.
 
-Bytes count every operand once as read, and what is known to be written: the results of matmuls,
-convolutions, attention, norms and softmax, and of what works in place. Operators that may read only a part
-of an operand (gathers, indexing, pooling, a convolution whose stride exceeds its kernel) count without it, or
+Bytes count every operand once as read, and the known writes. These are the results of matmuls, convolutions,
+attention, norms and softmax, and of operators that work in place. Some operators may read only a part of an
+operand: gathers, indexing, pooling, a convolution whose stride exceeds its kernel. They count without it, or
 not at all; so do results of unknown size. It is a lower bound for data that lies in memory, not in a cache.
 """
 
@@ -64,12 +64,12 @@ _WRITES_ALIKE: Final = re.compile(
     r"|_softmax|_log_softmax)$"
 )
 """Operators whose result is as large as their first operand, and not among their inputs. Their backwards
-write as much only where that gradient is asked for, so those count without it."""
+write as much only if that gradient is asked for, so those count without it."""
 _COPY: Final = "aten::copy_"
 
 
 class OpWork(Struct, frozen=True):
-    """What one call does; None where it is not known."""
+    """Work of one call; None if unknown."""
 
     flops: int | None
     moved_bytes: int | None
@@ -79,7 +79,7 @@ NOTHING_KNOWN: Final = OpWork(None, None)
 
 
 def has_rule(op: str) -> bool:
-    """Whether something of the operator's work can be told from its inputs."""
+    """Whether some of the operator's work can be computed from its inputs."""
     return op.startswith("aten::")
 
 
@@ -140,7 +140,7 @@ def _convolution(inputs: Inputs, at_padding: int, at_stride: int, at_dilation: i
 
 
 def _convolution_backward(inputs: Inputs) -> OpWork:
-    """Return its work; its arguments are the result's gradient, input, weight, sizes of the bias, stride,
+    """Return its work. Its arguments are the result's gradient, input, weight, sizes of the bias, stride,
     padding, dilation, transposed, output padding, groups and which gradients are asked for."""
     gradient, given, weight = (inputs.operand(place) for place in range(3))
     if gradient is None or given is None or weight is None or len(given.shape) < 3:

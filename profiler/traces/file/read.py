@@ -22,9 +22,9 @@ _THIS_CENTURY_NS = 10**18
 def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
     """Read one trace of any age, layout and compression.
 
-    A file that breaks off gives what could be read of it, with a notice `file-cut`; events that could
-    not be read are counted in a notice `file-damaged`. Raises TraceError, in one line, where nothing
-    can be read or more than `row_limit` rows would be kept.
+    A file that breaks off gives its readable part, with a notice `file-cut`. A notice `file-damaged` counts
+    events that could not be read. Raises TraceError, in one line, where nothing can be read or more than
+    `row_limit` rows would be kept.
     """
     where = file.address
     flow = Flow()

@@ -1,9 +1,9 @@
 """From pieces of bytes to chunks of events, whatever the layout, in bounded memory.
 
-A chunk is cut where `} , {` stands. That may be inside a text or a nested list, so the cut is only
-believed when everything before it decodes as a whole list of events, which proves it. Chunks that do
-not decode take the slow road: event after event with the standard library's decoder, which also finds
-its way past damage.
+A chunk is cut where `} , {` stands. Such characters may be inside a text or a nested list. The cut is only
+believed if everything before it decodes as a whole list of events, which proves it. Chunks that do not decode
+take the slow road: event after event with the standard library's decoder, which also finds its way past
+damage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardtoll.profiler.traces.file.window import SPACE, Window
 EVENTS: Final = "traceEvents"
 _CANDIDATES: Final = 32
 _MOST_KEYS: Final = 100_000
-"""Values beside the events; a trace has some dozen."""
+"""Values other than the events; a trace has some dozen."""
 _MOST_NAMES: Final = 64
 """Top-level names kept to name another format."""
 _DAMAGE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -62,7 +62,7 @@ class Scan:
         self.found = False
         """Whether there was a list of events."""
         self.cut: str | None = None
-        """Where the file breaks off; None where it ends as it should."""
+        """Place at which the file breaks off; None if it ends as it should."""
         self._wanted = wanted
         self._window = Window(pieces, where)
 

@@ -12,14 +12,14 @@ from shardtoll.profiler.traces.file.event import ExactEvent, forgive, mended, sl
 
 _BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
 _NEXT: Final = re.compile(r"(?:\}\s*)?,\s*(?=\{\s*\"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)\")")
-"""Where the next event begins, most likely."""
+"""The next event begins here, most likely."""
 
 _STRETCH: Final = 32 << 10
 """Characters between two moves of the start of a text: a decoder that fails counts its lines from there."""
 
 
 class Taken(Struct):
-    """What a text of events gave."""
+    """Result of reading a text of events."""
 
     events: list[ExactEvent] = field(default_factory=list)
     place: int = 0
@@ -35,8 +35,8 @@ class Taken(Struct):
 def take(text: str, *, ended: bool, patience: int) -> Taken:
     """Read the events of a text that begins between two of them.
 
-    An event that breaks off is left for when more of it is there, unless the text has `ended` or the
-    event is longer than `patience`.
+    An event that breaks off waits until more of it is there, unless the text has `ended` or the event is
+    longer than `patience`.
     """
     taken, before = Taken(), 0
     while not _take(taken, text, ended, patience):

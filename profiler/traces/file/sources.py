@@ -31,7 +31,7 @@ class TraceFile(Struct, frozen=True):
     identity: str
     """Changes when the file does: its address with size and time of change, or its etag."""
     path: str | None = None
-    """What to open, where the name is no text and `address` only shows it."""
+    """The path to open, if the name is no text and `address` only shows it."""
 
 
 def is_trace_input(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The bytes of a trace in pieces of bounded size: plain, gzip or zstd, told apart by their first bytes."""
+"""The bytes of a trace in pieces of bounded size: plain, gzip or zstd, recognized by their first bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Flow(Struct):
     """How a stream ended."""
 
     cut: str | None = None
-    """Why the rest of the file cannot be read; None where it was read to its end."""
+    """Why the rest of the file cannot be read; None if it was read to its end."""
 
 
 def pieces(

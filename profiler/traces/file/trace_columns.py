@@ -28,7 +28,7 @@ class GroupInfo(Struct, frozen=True):
 
     name: str
     ranks: tuple[int, ...]
-    """Global ranks; empty where unknown."""
+    """Global ranks; empty if unknown."""
     size: int | None = None
     description: str | None = None
     backend: str | None = None
@@ -36,7 +36,7 @@ class GroupInfo(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a trace says of its job; None where it does not."""
+    """A trace's facts about its job; None if unknown."""
 
     address: str
     """The file as the user would name it."""
@@ -51,13 +51,13 @@ class Meta:
     """From the file or from its name (`host_pid.123.pt.trace.json`), never guessed."""
     nccl: str | None = None
     base_ns: int = 0
-    """What the trace's times count from (`baseTimeNanoseconds`), already added to every column."""
+    """Origin of the trace's times (`baseTimeNanoseconds`), already added to every column."""
     groups: tuple[GroupInfo, ...] = ()
     with_stack: bool = False
     """Whether Python frames were recorded."""
     trace_id: str | None = None
     device_memory_bytes: int | None = None
-    """Of the first device, as its driver reports it; so are the next two."""
+    """Memory of the first device, as its driver reports it; so are the next two."""
     device_sms: int | None = None
     device_capability: str | None = None
     """As `9.0`."""
@@ -69,7 +69,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class CommArgs:
-    """What one event says of one collective, in the trace's own words; None where it does not."""
+    """Facts of one event about one collective, in the trace's own words; None if unknown."""
 
     name: str | None = None
     """As `allreduce`, `_allgather_base`, `wait`: the args' `Collective name`."""
@@ -81,7 +81,7 @@ class CommArgs:
     group_description: str | None = None
     group_size: int | None = None
     ranks: tuple[int, ...] | None = None
-    """Global ranks of the group; None where absent or shortened with dots."""
+    """Global ranks of the group; None if absent or shortened with dots."""
     rank_start: int | None = None
     rank_stride: int | None = None
     seq: int | None = None
@@ -124,14 +124,14 @@ class DeviceWork:
 
 @dataclass(slots=True)
 class HostWork:
-    """What ran on host threads: runtime calls, operators, annotations or Python frames."""
+    """Work on host threads: runtime calls, operators, annotations or Python frames."""
 
     start_ns: I64
     end_ns: I64
     name: I32
     thread: I32
     correlation: I64
-    """Of runtime calls: the device work they launched."""
+    """For runtime calls: the device work they launched."""
     external: I64
     comm: I32
     """Number into `Trace.comm_args`, for events that describe a collective."""
@@ -176,7 +176,7 @@ class Trace:
     calls: HostWork
     """`cuda_runtime`, `cuda_driver` and AMD's equals: launches, copies, synchronisations."""
     ops: HostWork
-    """`cpu_op`. Of traces with a device only those are kept that say something of cause or phase."""
+    """`cpu_op`. In traces with a device only those are kept that show a cause or phase."""
     annotations: HostWork
     """`user_annotation`, async spans (`gloo:*`) among them."""
     frames: HostWork
@@ -188,6 +188,6 @@ class Trace:
     events: int = 0
     """Events in the file, kept or not."""
     notices: list[tuple[str, str]] = field(default_factory=list)
-    """What was wrong with the file and was passed over: (notice kind, text)."""
+    """Defects of the file that were passed over: (notice kind, text)."""
     operators: Operators = field(default_factory=Operators)
     """Every operator with an id: what launched each kernel."""

@@ -1,9 +1,9 @@
-"""Where the results of traces lie between reports, so that a second report need not read them again.
+"""Folder of traces' results between reports, so that a second report need not read them again.
 
-An entry's name is a digest of all it depends on: the trace's address as the user names it, its identity
-(real path, size and time of change, or etag), whether it is the only trace of its job, the tables of kernel
-names, and our own code. If one of these changes, so does the name: no entry is invalidated, and those used
-least recently are pruned. An entry that cannot be read back is made anew.
+An entry's name is a digest of all it depends on. These are the trace's address as the user names it, its
+identity (real path, size and time of change, or etag), and whether it is the only trace of its job. The
+tables of kernel names and our own code count too. If one of these changes, so does the name: no entry is
+invalidated, and those used least recently are pruned. An entry that cannot be read back is made anew.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CODE: Final = ("shardtoll.ledger", "shardtoll.profiler.traces")
 
 
 class ResultsFolder(Struct, frozen=True):
-    """Where results go."""
+    """Place of the results."""
 
     folder: Path | None
     """None: nowhere, they stay in memory."""
@@ -51,7 +51,7 @@ class ResultsFolder(Struct, frozen=True):
 
 
 def root() -> Path | None:
-    """Return the cache's folder, made or not; None where no home is known."""
+    """Return the cache's folder, made or not; None if no home is known."""
     chosen = os.environ.get("SHARDTOLL_CACHE")
     if chosen:
         return Path(chosen).absolute()
@@ -132,7 +132,7 @@ def entry_path(folder: Path, file: TraceFile, digest: str) -> Path:
 
 
 def load(path: Path) -> entry.Entry | None:
-    """Return the entry, which counts as used now; None where there is none, or a damaged one."""
+    """Return the entry, which counts as used now; None if there is none, or a damaged one."""
     try:
         loaded = entry.read(path)
         use(path)

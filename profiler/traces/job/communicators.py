@@ -12,7 +12,7 @@ from shardtoll.profiler.traces.job.entry import Entry
 def communicators(entries: Sequence[Entry]) -> list[GroupInfo]:
     """Return the communicators all of whose ranks have a trace here, with their ranks in order.
 
-    Where no trace says how large one is, those that use it are taken for all, if they are several.
+    If no trace says how large one is, those that use it are taken for all, if they are several.
     """
     ranks: defaultdict[str, set[int]] = defaultdict(set)
     sizes: dict[str, int] = {}

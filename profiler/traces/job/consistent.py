@@ -1,6 +1,6 @@
 """Which of the traces found in one place are one recording of one job, each rank once.
 
-The most complete consistent set is kept. What is set aside is told with its reason.
+The most complete consistent set is kept. Each trace that is set aside is reported with its reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """What decides between two traces that fit equally: more events, then later, then the name."""
+        """Decides between two traces that fit equally: more events, then later, then the name."""
         facts = self.entry.facts
         return (-facts.events, -facts.start_ns, facts.address)
 
@@ -165,7 +165,7 @@ def _joined(first: Candidate, second: Candidate) -> Candidate:
 
 
 def _by_time(choice: Choice) -> None:
-    """Of recordings far apart in time one is kept, unless they are other ranks' of the same steps."""
+    """Among recordings far apart in time one is kept, unless they are other ranks' of the same steps."""
     apart: dict[Hashable, list[Candidate]] = {}
     end_ns = 0
     for each in sorted(choice.kept, key=lambda each: each.entry.facts.start_ns):
@@ -232,7 +232,7 @@ def _by_steps(choice: Choice) -> None:
 
 
 def _by_rank(choice: Choice) -> None:
-    """Of several traces of a rank the fullest is kept."""
+    """Among several traces of a rank the fullest is kept."""
     by_rank: dict[int, list[Candidate]] = defaultdict(list)
     for each in choice.kept:
         by_rank[each.entry.rank].append(each)

@@ -73,7 +73,7 @@ class Dask:
                     if result is None:
                         continue
                     yield running.pop(future), result
-                    # Told at once: the scheduler forgets it, however many there are.
+                    # Released at once: the scheduler forgets it, however many there are.
                     future.release()
                 if done or self._workers(client):
                     seen_s = time.monotonic()
@@ -120,7 +120,7 @@ class Dask:
             raise self._lost() from error
 
     def _result(self, future: Any, task: Task) -> TaskResult | None:
-        """Return a done future's result; None where the worker that held it has died since: it runs again."""
+        """Return a done future's result; None if the worker that held it has died since: it runs again."""
         status = future.status
         if status == "cancelled":
             raise self._lost()

@@ -1,4 +1,4 @@
-"""What one trace came to, as one file: a zip of a JSON head and one Parquet file a table.
+"""One trace's result, as one file: a zip of a JSON head and one Parquet file per table.
 
 Nothing in the zip is packed: the tables are packed already. Its checksums tell a damaged file.
 """
@@ -30,7 +30,7 @@ _HEAD: Final = "rank.json"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a trace beside its ledger."""
+    """Facts about a trace apart from its ledger."""
 
     address: str
     """The file as the user would name it."""
@@ -52,7 +52,7 @@ class Entry:
     facts: Facts
     ledger: Ledger
     unsized: Unsized | None = None
-    """Of a trace that does not state the number of ranks: what follows from it."""
+    """For a trace that does not state the number of ranks: the facts that follow from it."""
 
     @property
     def rank(self) -> int:

@@ -22,7 +22,7 @@ class Executor(Protocol):
     def run(self, work: Work, tasks: Sequence[Task]) -> Generator[TaskResult, None, None]:
         """Yield each task's result as it comes, in any order. No task is lost.
 
-        A task whose worker dies is tried once more, then told as a result with a reason. Closing the
+        A task whose worker dies is tried once more, then returned as a result with a reason. Closing the
         iterator ends what still runs.
         """
         ...

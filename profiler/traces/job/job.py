@@ -57,7 +57,7 @@ class Progress(Struct, frozen=True):
     of_files: int
     bytes: int
     of_bytes: int | None
-    """None where a file's size is not known."""
+    """None if a file's size is unknown."""
 
 
 def read_traces(
@@ -92,7 +92,7 @@ def iter_traces(
     """Yield the jobs of `read_traces` one after the other, so that one need not wait for all."""
     # Without the cache, only what a table of the user's own says has to be checked.
     if kernels is not None:
-        load_table(kernels)  # a mistake in it is told once, before anything is read
+        load_table(kernels)  # a mistake in it is reported once, before anything is read
     digest = cache.digest(kernels) if keep or kernels is not None else ""
     for name, parts in _places(paths):
         folders, passed = _folders(parts, sources.find(parts))

@@ -19,7 +19,7 @@ from shardtoll.profiler.traces.job.executor import DIED, MORE_MEMORY, run_apart
 from shardtoll.profiler.traces.job.task import Task, TaskResult, Work
 
 _AHEAD: Final = 2
-"""Tasks handed out a worker: the next one waits beside the one that runs."""
+"""Tasks handed out per worker: the next one waits while the other runs."""
 
 
 class Pool:

@@ -1,4 +1,4 @@
-"""What one worker does: read one trace file, make its rank's ledger, hand it back in memory or as a file."""
+"""Work of one worker: read one trace file, make its rank's ledger, hand it back in memory or as a file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Analyse: TypeAlias = "Callable[[Trace], Ranked]"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a worker must know beside the file."""
+    """A worker's facts in addition to the file."""
 
     digest: str
-    """Of all that a result depends on beside the file: `cache.digest`."""
+    """Digest of all other things that a result depends on: `cache.digest`."""
     kernels: str | None = None
     """A table of kernel names of the user's own; workers on other hosts must see the same file."""
     alone: bool = False
@@ -45,7 +45,7 @@ class Task(Struct, frozen=True):
 
     file: TraceFile
     folder: str | None
-    """Where the result goes as a file; None: it stays in this process's memory."""
+    """Folder of the result as a file; None: it stays in this process's memory."""
     options: Options
 
 
@@ -60,7 +60,7 @@ class TaskResult:
     reason: str | None = None
     """One line; None if there is a result."""
     hint: str | None = None
-    """What the user can do about it."""
+    """Advice to the user about it."""
 
 
 Work: TypeAlias = Callable[[Task], TaskResult]
@@ -123,7 +123,7 @@ def _part(trace: Trace, options: Options) -> tuple[Trace, int]:
 def _is_told(trace: Trace) -> bool:
     """Whether the file states its rank, or its content agrees with the rank in its name.
 
-    Beside other files a number in the name counts ranks; a lone `profile_bs_512.json` may count anything.
+    Among other files a number in the name counts ranks; a lone `profile_bs_512.json` may count anything.
     """
     if all(kind != "rank-from-name" for kind, _ in trace.notices):
         return True

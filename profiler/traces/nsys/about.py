@@ -1,4 +1,4 @@
-"""What an export says of its job: rank, host, clock and devices."""
+"""An export's facts about its job: rank, host, clock and devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Notice = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device; None where the version does not say."""
+    """One device; None if the version does not say."""
 
     name: str | None = None
     memory_bytes: int | None = None
@@ -42,7 +42,7 @@ class Gpu:
 
 
 def session_start_ns(database: Database) -> int | None:
-    """Return when the session began, in ns since 1970; None where the file does not say."""
+    """Return when the session began, in ns since 1970; None if the file does not say."""
     for chunk in database.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",), most=1):
         value = chunk[0][0]
         if isinstance(value, int) and 0 < value < BASE_LIMIT_NS:
@@ -80,7 +80,7 @@ def world_size(variables: Mapping[str, int]) -> int | None:
 
 
 def mpi_ranks(database: Database) -> dict[int, int]:
-    """Return the rank of each process that MPI told Nsight Systems, by its global thread ids."""
+    """Return the rank of each process that Nsight Systems got from MPI, by its global thread ids."""
     rows = (
         row for chunk in database.rows("MPI_RANKS", ("globalTid", "rank"), most=_MOST_ROWS) for row in chunk
     )

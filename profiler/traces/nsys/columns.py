@@ -80,7 +80,7 @@ class Threads:
         return self.process_name(thread_id >> _THREAD_BITS)
 
     def process_name(self, key: int) -> str:
-        """Return the id of a process; with its machine where ids of several machines are alike."""
+        """Return the id of a process; with its machine if processes of several machines have this id."""
         pid = key & _PROCESS_MASK
         alike = sum(other & _PROCESS_MASK == pid for other in self.processes)
         return str(pid) if alike < 2 else f"{pid} of {key >> _THREAD_BITS}"

@@ -24,7 +24,7 @@ _LIMIT_LENGTH: Final = 0
 """`SQLITE_LIMIT_LENGTH`."""
 _MOST_TABLES: Final = 2_000
 _FUNCTIONS: Final = frozenset(("ifnull",))
-"""What queries of ours call; a view, trigger or expression of the file's own may call nothing else."""
+"""Functions that our queries call; a view, trigger or expression of the file's own may call nothing else."""
 _PRAGMAS: Final = frozenset(("table_info", "trusted_schema", "cell_size_check", "query_only", "cache_size"))
 
 

@@ -15,7 +15,7 @@ from shardtoll.profiler.traces.nsys.state import Read
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a file says of its processes; None where it does not."""
+    """A file's facts about its processes; None if unknown."""
 
     process: str
     """The one that did most, or the only one."""
@@ -38,7 +38,7 @@ def identified(read: Read, working: Collection[str], ranges: Ranges) -> Identity
     first = next(iter(working), names[0] if names else "")
     several = tuple(sorted((by_mpi or placed).items()))
     if len(working) > 1:
-        # What the environment says is the launcher's own, not that of the processes it started.
+        # The environment describes the launcher, not the processes it started.
         return Identity(first, None, None, several, host, ())
     place = (placed[first], members[first].size) if first in placed else None
     rank, notices = about.rank_of(read.where, variables, by_mpi.get(first), place)

@@ -95,7 +95,7 @@ def _mark(
 
 
 def _holds(notes: HostWork, outer: list[int], inner: I64) -> bool:
-    """Whether some of the inner ranges lie in the outer ones; a `step` beside `forward` is no whole step."""
+    """Whether some of the inner ranges lie in the outer ones; a `step` next to `forward` is no whole step."""
     if not len(inner):
         return True
     starts = np.sort(notes.start_ns[outer])

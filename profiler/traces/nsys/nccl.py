@@ -34,7 +34,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a process says of its place in a communicator."""
+    """A process's facts about its place in a communicator."""
 
     size: int
     rank: int | None

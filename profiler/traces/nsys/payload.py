@@ -1,4 +1,4 @@
-"""What NCCL's NVTX ranges carry: numbers with names, as binary data with a schema, or as JSON.
+"""Content of NCCL's NVTX ranges: numbers with names, as binary data with a schema, or as JSON.
 
 NCCL since 2.16 gives message size, root and peer; since 2.23 the communicator too. Newer exports of
 Nsight Systems hold the binary data and describe its layout in two tables; older ones hold JSON.
@@ -68,7 +68,7 @@ class Schemas:
                 self._entries[key].append((name, place, form))
 
     def decoded(self, data: bytes) -> Payload:
-        """Return the numbers of the payloads that follow each other; empty where none is described."""
+        """Return the numbers of the payloads that follow each other; empty if none is described."""
         numbers: Payload = {}
         begin = 0
         while begin + _HEADER.size <= len(data):
@@ -85,7 +85,7 @@ class Schemas:
 
 
 def from_json(text: str) -> Payload:
-    """Return the whole numbers with names in a JSON text, at any depth; empty where it is none."""
+    """Return the whole numbers with names in a JSON text, at any depth; empty if it is none."""
     if len(text) > _LONGEST_JSON:
         return {}
     try:

@@ -20,7 +20,7 @@ Text = Callable[[Any, Any, Any], str | None]
 def texts_by_number(read: Read) -> Text:
     """Return what gives a range's text: its own, else that of its number.
 
-    Where a number may stand for several texts, all of them are read before.
+    If a number may stand for several texts, all of them are read before.
     """
     database = read.database
     loaded: dict[int, str] = {}

@@ -35,7 +35,7 @@ _SPANS: Final = {**dict.fromkeys(("start_ns", "end_ns", "external"), np.int64), 
 
 @dataclass(slots=True)
 class Ranges:
-    """What the ranges of one file came to."""
+    """Result of reading the ranges of one file."""
 
     has_device: bool
     annotations: Table = field(default_factory=lambda: Table(**_HOST))

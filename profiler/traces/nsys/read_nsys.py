@@ -128,7 +128,7 @@ def _operators_at(ranges: Ranges, calls: Table) -> I64:
 
 
 def _notices(read: Read, ranges: Ranges, base: int | None) -> list[about.Notice]:
-    """Return what this file lacks, and what was passed over."""
+    """Return the notices about missing and skipped parts of this file."""
     made: list[about.Notice] = []
     where = read.where
     if base is None:

@@ -1,4 +1,5 @@
-"""What was read so far of one file: names, processes and threads, collectives, and counts of rows."""
+"""The part of one file that was read so far: names, processes and threads, collectives, and counts of
+rows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Read:
-    """What was read so far of one file."""
+    """The part of one file that was read so far."""
 
     database: Database
     where: str

@@ -1,7 +1,7 @@
 """Names of NVTX ranges and CUDA calls in the words that traces of torch.profiler use.
 
-Steps, phases and batches are marked by habit: `step 12`, `iteration`, `forward`. What a range is called
-stays in its new name.
+Steps, phases and batches are marked by habit: `step 12`, `iteration`, `forward`. The name of a range stays in
+its new name.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def nccl_op(name: str) -> str | None:
 
 
 def kernel_type(name: str) -> str | None:
-    """Return the element type in an NCCL kernel's name; None where it does not tell."""
+    """Return the element type in an NCCL kernel's name; None if it has none."""
     match = _KERNEL_TYPE.search(name[:_LONGEST])
     return _TYPES.get(match["type"]) if match else None
 

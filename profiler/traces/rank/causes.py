@@ -46,7 +46,7 @@ _LIBRARIES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a collective was issued; None where the trace does not show it."""
+    """Why a collective was issued; None if the trace does not show it."""
 
     phase: str
     op: str | None = None
@@ -55,7 +55,7 @@ class Cause:
 
 
 class Work(Struct, frozen=True):
-    """Where each piece of device work comes from."""
+    """Origin of each piece of device work."""
 
     phase: npt.NDArray[np.int8]
     module: I64
@@ -125,7 +125,7 @@ class Stacks:
     def called_from(
         self, threads: Sequence[int], at_ns: Sequence[int]
     ) -> list[tuple[str | None, str | None]]:
-        """Return (module, user's line) from the Python frames; None where they were not recorded."""
+        """Return (module, user's line) from the Python frames; None if they were not recorded."""
         work, wanted = self._frames
         callers = []
         for rows in self._paths(work, wanted, threads, at_ns):

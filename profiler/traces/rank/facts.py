@@ -1,4 +1,4 @@
-"""What the parts of a rank's analysis share: layers, owners and rows, worked out once."""
+"""Shared facts of the parts of a rank's analysis: layers, owners and rows, worked out once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Facts(Struct, frozen=True):
     split: Split
     has_device: bool
     blind: bool = False
-    """Whether the job computed on a device of which nothing was recorded: its time is unknown."""
+    """Whether the job computed on a device without a record of it: its time is unknown."""
 
 
 def work_out(trace: Trace, table: KernelTable) -> Facts:

@@ -1,7 +1,7 @@
 """The code that a host was in while its device was idle for no reason on record, or a graph's capture.
 
-The frame that is named is the deepest one that was open for most of that time: a function called a hundred
-times counts with all its calls, and what it calls in turn counts with it.
+The named frame is the deepest one that was open for most of that time. A function called a hundred times
+counts with all its calls, and with the functions that it calls.
 """
 
 from __future__ import annotations

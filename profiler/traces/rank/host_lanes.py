@@ -1,4 +1,4 @@
-"""What the host of a rank did that its device waited for, or that waited for its device."""
+"""Work of a rank's host that its device waited for, or that waited for its device."""
 
 from __future__ import annotations
 

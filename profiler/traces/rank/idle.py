@@ -1,8 +1,8 @@
 """Why the device of a rank was idle: a pipeline's schedule, data loading, a host that waited for the device.
 
-The timeline of `split` is cut further where a reason starts or ends. Where several reasons explain an
-idle instant the first of `stall.IDLE_KINDS` has it; the last, `host`, has what none explains. A short gap
-that none of the others explains is a `launch` if the work after it was launched late.
+The timeline of `split` is cut further where a reason starts or ends. If several reasons explain an idle
+instant, the first of `stall.IDLE_KINDS` has it. The last, `host`, has all instants that none explains. A
+short gap that none of the others explains is a `launch` if the work after it was launched late.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _fetches(trace: Trace, main: int) -> _Part:
 def _waits(facts: Facts) -> _Part:
     """Return when a thread that launches work waited for a busy device, each until the next launch of any.
 
-    A wait in which the device did nothing at all waited for nothing: what follows is the host's own.
+    A wait without any device work during it waited for nothing: the time after it is the host's own.
     """
     trace, calls = facts.trace, facts.trace.calls
     nothing = np.zeros(0, np.int64)
@@ -165,7 +165,8 @@ def _launched_late(
     """Return for each piece whether it is part of a short gap that ends with work launched late.
 
     Late is a launch that returned after the piece began: until then the device had nothing to do. Work that
-    was queued by then waited for something else, as another stream. No part of the gap has another reason.
+    was queued by then waited for something else, as another stream. Such a gap holds no piece with another
+    reason.
     """
     late = np.zeros(len(idle), np.bool_)
     rows, calls = np.flatnonzero(idle), facts.trace.calls

@@ -1,4 +1,4 @@
-"""What a rank did between one collective of a group and the next: see `ledger.stall.Leadup`."""
+"""A rank's work between one collective of a group and the next: see `ledger.stall.Leadup`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARTS: Final = ((COMPUTE,), (COMM, LOOKALIKE), (MOVE,), (DATA,), (SYNC,), (BUBB
 
 
 class Most(Struct, frozen=True):
-    """What had the most kernel time in a lead-up."""
+    """The module or operator with the most kernel time in a lead-up."""
 
     phase: str
     module: str | None = None

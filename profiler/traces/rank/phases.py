@@ -1,7 +1,7 @@
 """The phase of an instant on a thread: from annotations, autograd's operators and Python frames.
 
-The innermost marker wins. Where nothing marks an instant of the training thread, the time of a step up to
-its last backward pass is forward; what follows is neither.
+The innermost marker wins. If nothing marks an instant of the training thread, the time of a step up to its
+last backward pass is forward. Later time is neither.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Phases:
         return nests, phases
 
     def _backward_passes(self, trace: Trace) -> tuple[I64, I64]:
-        """Return when backward ran: autograd's nodes, and gaps in which the training thread did nothing."""
+        """Return when backward ran: autograd's nodes, and gaps without work of the training thread."""
         rows = self._engine
         start, end = merged(trace.ops.start_ns[rows], trace.ops.end_ns[rows])
         if len(start) < 2:

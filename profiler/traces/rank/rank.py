@@ -36,7 +36,7 @@ class Ranked(Struct, frozen=True):
 
     ledger: Ledger
     unsized: Unsized | None
-    """What the ledger says anew for another number of ranks; None if the trace states the number."""
+    """The ledger's changes for another number of ranks; None if the trace states the number."""
 
 
 def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:

@@ -4,7 +4,7 @@ The timeline is cut where anything starts or ends. Each segment goes to the firs
 in it, and within the layer to the earliest step that has work in it. An exposed segment of
 communication is split evenly among the collectives in flight, each share going to its collective's
 step. Idle segments go to the step whose host window holds them: nothing is launched then that could
-run. Where something was launched already and only begins later, they go to its step: the host is ahead.
+run. If something was launched already and only begins later, they go to its step: the host is ahead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Busy(Struct, frozen=True):
 
 
 class Gaps(Struct, frozen=True):
-    """Times in which the device did nothing before a piece of work, in order."""
+    """Times without device work before a piece of work, in order."""
 
     start_ns: I64
     end_ns: I64
@@ -57,7 +57,7 @@ class Split(Struct, frozen=True):
     owner: I64
     """Step of each segment; of exposed communication that of one of its collectives."""
     exposed_ns: I64
-    """Of each collective."""
+    """Exposed time of each collective."""
     parts_ns: I64
     """Row: step, the last for none; column: layer."""
     first_ns: I64
@@ -67,8 +67,8 @@ class Split(Struct, frozen=True):
 def gaps(start_ns: I64, end_ns: I64, queued_ns: I64, owner: I64, steps: Steps) -> Gaps:
     """Return the gaps before pieces of work given in columns; `queued_ns` is when each was launched.
 
-    Where several begin together the one launched first ended the gap. The first gap has no beginning.
-    Gaps in which the host is in the step of the work that follows are left out: nothing changes there.
+    If several begin together the one launched first ended the gap. The first gap has no beginning. Gaps in
+    which the host is in the step of the work that follows are left out: nothing changes there.
     """
     order = np.lexsort((queued_ns, start_ns))
     begun = start_ns[order]

@@ -211,7 +211,7 @@ def _device(
     lost = lost_ns(facts, rows, layer)
     total = device.end_ns[rows] - device.start_ns[rows]
     phases, modules = work.phase[rows], work.module[rows]
-    # What is computed again is told by module, other lost time by its own name too.
+    # Recomputed work is grouped by module, other lost time by its own name too.
     names = np.full(len(rows), -1) if kind == "recompute" else device.name[rows]
     keys = (facts.owner[rows], names, phases, modules)
     losses = _grouped(keys, lost)
@@ -242,7 +242,7 @@ def _device(
 def lost_ns(facts: Facts, rows: I64, layer: int) -> I64:
     """Return, for each row of device work, the time of its step's `layer` that it accounts for.
 
-    Where several run at once the one that started first has the instant.
+    If several run at once the one that started first has the instant.
     """
     device, split = facts.trace.device, facts.split
     lost = np.zeros(len(rows), np.int64)

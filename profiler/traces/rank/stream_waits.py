@@ -1,10 +1,10 @@
 """Which work of a stream waits for which of another: from recorded wait calls, held against the times.
 
-A trace records that the host told a stream to wait (`cudaStreamWaitEvent`), and when, but as a rule not for
-what. The event can only be of work launched before. So the candidates are the last work of each other stream
-before the call. A candidate that ended after the waiting work began is refuted. A pair of streams in which
-candidates are refuted is not trusted. There a wait counts only if the work began as the other ended, when
-neither its stream nor its launch held it up.
+A trace records that the host made a stream wait (`cudaStreamWaitEvent`), and when, but usually not for what.
+The event can only be of work launched before. So the candidates are the last work of each other stream before
+the call. A candidate that ended after the waiting work began is refuted. A pair of streams with refuted
+candidates is not trusted. There a wait counts only if the work began as the other ended, when neither its
+stream nor its launch held it up.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
         call = _last_call(told, taken, since.get(here, -(2**62)), at_ns)
         wait_ns = None if call is None else told[call]
         if comm[place]:
-            # NCCL lets its stream wait for the one that it was called on: the wait before its launch is its
+            # NCCL lets its stream wait for the one that it was called on. The wait before its launch is its
             # own, and stands for no other work. It waits whether that call is on record or not.
             if call is not None:
                 taken[call] = call - 1

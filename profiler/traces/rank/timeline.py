@@ -156,7 +156,7 @@ def _wait_indices(index: I64, before: I64, place: I64) -> I64:
 
 
 def _streams(facts: Facts, rows: I64) -> I64:
-    """Return the stream of each work; those of several devices are told apart."""
+    """Return the stream of each work; streams of several devices get different numbers."""
     device = facts.trace.device
     unit, stream = device.device[rows].astype(np.int64), np.maximum(device.stream[rows], 0).astype(np.int64)
     if len(np.unique(unit)) <= 1:

@@ -25,7 +25,7 @@ _PLACING: Final = ("groups-unknown", "sizes-unknown")
 
 
 class Unsized(Struct, frozen=True):
-    """What the groups and sizes of a rank's collectives follow from, once the number of ranks is known."""
+    """Base of the groups and sizes of a rank's collectives, once the number of ranks is known."""
 
     groups: tuple[GroupInfo, ...]
     """Those that the trace lists."""
@@ -33,7 +33,7 @@ class Unsized(Struct, frozen=True):
     named: bool
     """Whether any of its collectives names its group."""
     args: tuple[CommArgs, ...]
-    """What collectives say of themselves, equal ones once."""
+    """The collectives' own facts, equal ones once."""
     rows: tuple[tuple[int, bool, str | None], ...]
     """For each collective its number in `args`, whether kernels share it, and its annotation."""
 
@@ -129,7 +129,8 @@ def least_world(trace: Trace, rank: int, rows: Sequence[Linked]) -> int:
 def without_assumed(ledger: Ledger) -> Ledger:
     """Return the ledger with its assumed groups unknown: who is in them is not known without the job's size.
 
-    What rests on a group's members goes with them: the bytes on the wire. The size stays that of one rank.
+    Facts that depend on a group's members become unknown too: the bytes on the wire. The size stays that of
+    one rank.
     """
     notices = ledger.tables["notices"]
     assumed = pc.ends_with(notices.column("text"), ASSUMED)
