@@ -50,8 +50,8 @@ def replace_modules(shim: Playing, replaced: Replaced) -> None:
     parse = kernels._parse_to
 
     def _parse_to(*args: Any, **kwargs: Any) -> Any:
-        # A function that is given `device=` makes its result on the CPU under the mode, but this one makes
-        # nothing: it gets the device by position. It would read the real device of a tensor.
+        # Under the mode, a function with `device=` makes its result on the CPU. This one makes nothing, so it
+        # gets the device by position. It would read the real device of a tensor.
         if "tensor" in kwargs:
             args = (kwargs.pop("tensor"), *args)
         if args and isinstance(args[0], torch.Tensor):

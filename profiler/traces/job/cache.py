@@ -1,8 +1,8 @@
 """Folder of traces' results between reports, so that a second report need not read them again.
 
-An entry's name is a digest of all it depends on. These are the trace's address as the user names it, its
-identity (real path, size and time of change, or etag), and whether it is the only trace of its job. The
-tables of kernel names and our own code count too. If one of these changes, so does the name: no entry is
+An entry's name is a digest of all it depends on. These are the trace's address as the user names it, and its
+identity (real path, size and time of change, or etag). Another is whether it is the only trace of its job.
+The tables of kernel names and our own code count too. If one of these changes, so does the name: no entry is
 invalidated, and those used least recently are pruned. An entry that cannot be read back is made anew.
 """
 
