@@ -95,8 +95,8 @@ def command(
 
 
 def _level(fabric: Fabric) -> str | None:
-    """Return in words where sizes far apart have the same time within noise; None if there is no such
-    place."""
+    """Return in words the range in which sizes far apart have the same time within noise; None if there is
+    none."""
     from shardtoll.cli.jobs.calibration import own_curves
     from shardtoll.ledger.measured.measured import level
     from shardtoll.ledger.words import human

@@ -133,7 +133,7 @@ def _options(
     warm_up: int | None,
     noise: float,
 ) -> Options:
-    """Return the options as the comparison takes them; UsageError where they do not fit together."""
+    """Return the options as the comparison takes them; UsageError if they do not fit together."""
     from math import isfinite
 
     from shardtoll.analyzers.compare.compare import Options

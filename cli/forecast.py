@@ -7,7 +7,7 @@ from typing import Final
 SUBCOMMANDS: Final = ("run", "eval")
 ALONE: Final = False
 DEFAULT: Final = "run"
-"""The command meant where the first word names none: `shardtoll forecast RUN` is `shardtoll forecast run
+"""The command meant if the first word names none: `shardtoll forecast RUN` is `shardtoll forecast run
 RUN`."""
 
 

@@ -19,7 +19,7 @@ _CTRL_C = 2
 
 
 def run(out: Path, only: Sequence[str], json_file: Path | None, width: int | None = None) -> None:
-    """Run the incidents, print the scoreboard, and write it to `json_file` where one is named.
+    """Run the incidents, print the scoreboard, and write it to `json_file` if one is named.
 
     Raises UsageError for arguments that cannot be run or written, and JobError if no rank can be started at
     all. Raises CheckFailed if anything was missed, false or did not run. After Ctrl-C: Interrupted, once the

@@ -29,7 +29,7 @@ Told = Callable[[str], None]
 
 
 def chosen(only: Sequence[str]) -> list[str]:
-    """Return the names of the incidents to run, in the scoreboard's order; all where none is named.
+    """Return the names of the incidents to run, in the scoreboard's order; all if none is named.
 
     A name may be written with hyphens. Raises UsageError for one that is none.
     """
@@ -71,7 +71,7 @@ def verdict_of(
 
 
 def verdict_again(name: str, forked: Forked, folder: Path, say: Told = lambda _: None) -> Verdict:
-    """Return the verdict, of a second run where the first one misses by what times decide.
+    """Return the verdict, of a second run if the first one misses by findings that times decide.
 
     The runs of the first are kept in `folder`/name.first.
     """

@@ -64,7 +64,7 @@ class Verdict:
     others_warn: int = 0
     """Those of them that are warnings or errors."""
     runs: int = 1
-    """How often it was run: what times decide is run again where it misses."""
+    """How often it was run: what times decide is run again if it misses."""
     seconds: float | None = None
     failed: str | None = None
     """Why a program did not run, in one line; None if both did."""

@@ -12,7 +12,7 @@ _OTHERS: Final = ("node_modules", "site-packages", "__pycache__")
 
 
 def in_checkout(root: str, files: Iterable[str]) -> dict[str, str]:
-    """Return of each file the path from the folder `root`, where just one file there ends in that name.
+    """Return of each file the path from the folder `root`, if exactly one file there ends in that name.
 
     If no file or several files there do, the file is not in the result.
     """

@@ -18,7 +18,7 @@ _WHAT = {"run": "a run folder", "report": "a saved report"}
 
 
 def check_inputs(inputs: Sequence[Input]) -> None:
-    """Raise UsageError where an input holds no events that HTA could be asked about."""
+    """Raise UsageError if an input holds no events that HTA could be asked about."""
     for item in inputs:
         if item.kind in _WHAT:
             hint = "name the traces themselves"

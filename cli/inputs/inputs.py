@@ -31,8 +31,8 @@ def load_reports(
     """Yield (name, report) of each input; runs and traces are analysed, saved reports taken as they are.
 
     `fabric` is a known name or a TOML file; `extras` are applied to reports of traces, in order. Raises
-    UsageError where a fabric is given for a saved report, FabricError for the fabric, RunFolderError,
-    TraceError and SchemaError for what cannot be read.
+    UsageError if a fabric is given for a saved report, FabricError for the fabric, RunFolderError, TraceError
+    and SchemaError for what cannot be read.
     """
     chosen = named_fabric(fabric)
     for item in inputs:
@@ -63,7 +63,7 @@ def load_reports(
 
 
 def one_report(path: str, fabric: str | None, options: TraceOptions) -> Report:
-    """Return the report of a path; UsageError where it holds several jobs. Else as `load_reports`."""
+    """Return the report of a path; UsageError if it holds several jobs. Else as `load_reports`."""
     reports = list(load_reports(sort_inputs([path]), fabric, options))
     if len(reports) != 1:
         raise UsageError(f"{path} holds {len(reports)} jobs", "name the folder or file of one of them")

@@ -34,7 +34,7 @@ class Input(Struct, frozen=True):
 def sort_inputs(paths: Sequence[str]) -> list[Input]:
     """Return the inputs that paths name, in order; trace files named one by one are one input.
 
-    Raises UsageError where a path is nothing we read.
+    Raises UsageError if a path is nothing we read.
     """
     inputs: list[Input] = []
     files = Input("trace file", [])
@@ -66,7 +66,7 @@ def _only_run(path: str) -> str:
 
 
 def _kind(path: str) -> Kind | Literal["folder of runs"]:
-    """Return what a path is; UsageError where it is nothing we read."""
+    """Return what a path is; UsageError if it is nothing we read."""
     from shardtoll.ledger.disk.run_files import is_run_folder
     from shardtoll.profiler.traces.file import sources
 

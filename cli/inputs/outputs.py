@@ -161,7 +161,7 @@ def check_target(target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of `--out` where it is missing; UsageError where that fails."""
+    """Make the folder of `--out` if it is missing; UsageError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -23,10 +23,10 @@ class Shown(Protocol):
     """One thing to report on. `load` is not called by several threads at once."""
 
     def version(self) -> str:
-        """Return a text that differs when what is shown does; ShardtollError or OSError where it is gone."""
+        """Return a text that differs when what is shown does; ShardtollError or OSError if it is gone."""
 
     def load(self) -> tuple[Report, bool]:
-        """Return the report and whether more may come; ShardtollError where it cannot be made."""
+        """Return the report and whether more may come; ShardtollError if it cannot be made."""
 
 
 class FollowedRun:
@@ -72,7 +72,7 @@ class Traces:
         self._analyze = analyze
 
     def version(self) -> str:
-        """Return that of the files, where they are on this machine; elsewhere they are taken as they are."""
+        """Return that of the files, if they are on this machine; elsewhere they are taken as they are."""
         marks = []
         for path in self._paths:
             if not os.path.exists(path):

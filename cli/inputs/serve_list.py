@@ -50,8 +50,8 @@ def look(path: str, now_s: float) -> tuple[list[ServeItem], bool]:
     """Return what there is, the last changed first, and whether it is one thing by itself.
 
     Links that lead out of a folder of runs are passed over. A folder without a run, saved report or trace
-    in it is a folder that runs will be written to, if it is empty. Raises UsageError where the path is
-    nothing to show.
+    in it is a folder that runs will be written to, if it is empty. Raises UsageError if the path is nothing
+    to show.
     """
     root = Path(path)
     if not root.is_dir():

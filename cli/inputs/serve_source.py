@@ -83,7 +83,7 @@ class Served:
     def __init__(
         self, path: str, analyze: Callable[[Ledger], Report], options: TraceOptions | None = None
     ) -> None:
-        """`analyze` makes the reports. Raises UsageError where there is nothing to show at the path."""
+        """`analyze` makes the reports. Raises UsageError if there is nothing to show at the path."""
         self._path = path
         self._analyze = analyze
         self._options = options or TraceOptions()
@@ -287,8 +287,8 @@ def _told(state: _State) -> bool:
 def make_source(path: str, fabric: str | None = None, options: TraceOptions | None = None) -> Served:
     """Return what `shardtoll serve PATH` shows: a run folder, a folder of runs, a report.json or traces.
 
-    `fabric` is a known name or a TOML file. Raises UsageError where there is nothing to show, FabricError
-    for the fabric.
+    `fabric` is a known name or a TOML file. Raises UsageError if there is nothing to show, FabricError for
+    the fabric.
     """
     chosen = named_fabric(fabric)
     return Served(path, partial(analyze, fabric=chosen), options)

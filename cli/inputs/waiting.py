@@ -19,7 +19,7 @@ REFRESH_S: Final = 0.1
 def waiting(what: str) -> Iterator[None]:
     """Show `what` with the time so far on a terminal's stderr, once it takes longer than `AFTER_S`.
 
-    Nothing is shown where stderr is no terminal, and nothing stays there after the work.
+    Nothing is shown if stderr is no terminal, and nothing stays there after the work.
     """
     if not sys.stderr.isatty():
         yield

@@ -166,7 +166,7 @@ def _is_its_send(recv: Curve, other: Curve) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text, whatever is not UTF-8 replaced; UsageError where it cannot be read or is huge."""
+    """Return a file's text, whatever is not UTF-8 replaced; UsageError if it cannot be read or is huge."""
     from shardtoll.ledger.foreign.regular import read_regular
 
     try:
@@ -178,7 +178,7 @@ def read_text(path: Path) -> str:
 
 
 def _fitting(device: str, backend: str, hosts: tuple[str, ...], world: int) -> Fabric:
-    """Return the fabric whose links serve for what was not measured; one without links where none fits."""
+    """Return the fabric whose links serve for what was not measured; one without links if none fits."""
     per_host = world // len(hosts) if hosts and world % len(hosts) == 0 else None
     run = Run(
         world_size=max(world, 1),

@@ -76,7 +76,7 @@ def command(
 
 
 def _refuse_nothing(table: SweepTable) -> None:
-    """Raise UsageError where no sweep has any prediction, so that a script does not take it for a result."""
+    """Raise UsageError if no sweep has any prediction, so that a script does not take it for a result."""
     from shardtoll.dashboards.words.text import clip
     from shardtoll.ledger import UsageError
     from shardtoll.ledger.words import human
@@ -106,7 +106,7 @@ def evaluate(paths: Sequence[Path], fabric: str | None, calibrate_on: Sequence[P
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Return the sweep in a file. Raises UsageError where it cannot be read, in one line."""
+    """Return the sweep in a file. Raises UsageError if it cannot be read, in one line."""
     from shardtoll.analyzers.roofline.evaluate.sweep import MOST_BYTES, parse_sweep
     from shardtoll.ledger import UsageError
 

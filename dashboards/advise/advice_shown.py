@@ -16,7 +16,7 @@ from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.advice import Advice
 
 _WIDE: Final = 120
-"""Narrower terminals get tables whose names are folded, or lines where those do not fit."""
+"""Narrower terminals get tables whose names are folded, or lines if those do not fit."""
 _SHORT: Final = 4
 _NAMES: Final = ("layout",)
 """Heads of columns of names."""

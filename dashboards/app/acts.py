@@ -39,7 +39,7 @@ class Controls:
 
 
 def values(only: Filter) -> dict[str, Any]:
-    """Return what each of the `FIELDS` shows where this filter is in force."""
+    """Return what each of the `FIELDS` shows while this filter is in force."""
     return {"ranks": ranges(only.ranks), **{name: list(getattr(only, name)) for name in CHOICES}}
 
 

@@ -95,7 +95,7 @@ class Board:
         return self._reports.get((run, snapshot.version, only), lambda: apply(report, only))
 
     def figure(self, run: str, snapshot: Snapshot, place: ReaderPlace) -> Figure | None:
-        """Return the figure of the place's view, in detail where it is zoomed."""
+        """Return the figure of the place's view, in detail if it is zoomed."""
         report = self.filtered(run, snapshot, place.only)
         if report is None:
             return None
@@ -127,7 +127,7 @@ class Board:
 
 
 def view_of(name: str) -> View:
-    """Return the view of that name, the first one where there is none."""
+    """Return the view of that name, the first one if there is none."""
     return next((view for view in VIEWS if view.name == name), VIEWS[0])
 
 

@@ -141,7 +141,7 @@ def _add_answers(app: Dash, board: Board) -> None:
         prevent_initial_call=True,
     )
     def draw(query: str | None, looked: Any, before: Any) -> tuple[Any, Any]:
-        """Return the view's section and figure; nothing new where only its lights or its zoom changed."""
+        """Return the view's section and figure; nothing new if only its lights or its zoom changed."""
         place, run, snapshot = _seen(board, query, about=looked)
         key = None if run is None else [run, *board.key(snapshot, place)]
         if run is not None and key == before:
@@ -238,7 +238,7 @@ def _same(shown: Any, wanted: Any) -> bool:
 
 
 def _offered(snapshot: Snapshot, place: ReaderPlace, before: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """Return a mark of what each list offers, and what it offers where that is new to the page."""
+    """Return a mark of what each list offers, and what it offers if that is new to the page."""
     options = layout.choices(snapshot.report, place.only)
     marks = [hashlib.sha256(repr(some).encode("utf-8", "replace")).hexdigest() for some in options]
     old = before.get("offered")

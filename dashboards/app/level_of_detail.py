@@ -43,7 +43,7 @@ def window(
     ranks: tuple[int, ...] = (),
     most: int = MOST_ROWS,
 ) -> Detail:
-    """Return what touches the window, on those ranks (all where none is named), of about `most` rows.
+    """Return what touches the window, on those ranks (all if none is named), of about `most` rows.
 
     Collectives whose time is not known lie in no window. If there would be too many rows, ranks are left out.
     Ranks that findings are about and those with the most exposed time stay.

@@ -106,7 +106,7 @@ class Guard:
         return headers if path.startswith(_SUITES) else [*headers, _NO_STORE]
 
     def _refused(self, environ: Environ) -> tuple[str, str] | None:
-        """Return status and reason where the request may not be answered at all."""
+        """Return status and reason if the request may not be answered at all."""
         method, path = environ.get("REQUEST_METHOD", ""), environ.get("PATH_INFO", "")
         host = environ.get("HTTP_HOST", "")
         if not self._known(host):

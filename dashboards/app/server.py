@@ -20,7 +20,7 @@ _ANY: Final = ("0.0.0.0", "::", "")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one. UsageError where that fails."""
+    """Return a socket that listens; port 0 takes a free one. UsageError if that fails."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)

@@ -64,7 +64,7 @@ class Source(Protocol):
         """Return what there is to see, the last changed first."""
 
     def report(self, name: str, wait_s: float = 0.0) -> Snapshot:
-        """Return the run's state; waits at most `wait_s` where its first report is still being made.
+        """Return the run's state; waits at most `wait_s` if its first report is still being made.
 
         An unknown name gives a snapshot with an error, no exception: names come from links.
         """

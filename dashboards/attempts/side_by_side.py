@@ -44,7 +44,7 @@ class Row:
 
 
 def gradient_verdict(report: Report) -> str:
-    """Return whether the gradients were right; `not checked` where nobody looked."""
+    """Return whether the gradients were right; `not checked` if nobody looked."""
     wrong = [finding for finding in report.findings if finding.kind == "wrong-gradient"]
     if wrong:
         return f"WRONG: {clip(wrong[0].title, _MOST_TITLE)}"

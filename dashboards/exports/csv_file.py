@@ -26,7 +26,7 @@ def write(report: Report, path: Path) -> list[Path]:
     """Write `path` (one row a collective and rank), its steps and its findings; return the files written.
 
     Unknown is an empty field, an empty string is `""`. Text that a spreadsheet would take for a formula
-    begins with `'`. Raises UsageError where writing fails.
+    begins with `'`. Raises UsageError if writing fails.
     """
     tables = {
         path: report.tables["collectives"],

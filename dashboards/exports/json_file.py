@@ -9,6 +9,6 @@ from shardtoll.ledger import Report
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the report's JSON and return the files written; UsageError where that fails."""
+    """Write the report's JSON and return the files written; UsageError if that fails."""
     write_file(path, (piece.encode() for piece in report.json_pieces()))
     return [path]

@@ -18,7 +18,7 @@ SHOWN: Final = 20
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the Markdown and return the files written; UsageError where that fails."""
+    """Write the Markdown and return the files written; UsageError if that fails."""
     write_file(path, markdown(report).encode())
     return [path]
 

@@ -34,7 +34,7 @@ def write(report: Report, path: Path) -> list[Path]:
     for each other table that has rows; return the files written.
 
     Columns and types are the ledger's; unknown is null. The file's own metadata has the run and the fabric as
-    JSON under `shardtoll`. Raises UsageError where writing fails.
+    JSON under `shardtoll`. Raises UsageError if writing fails.
     """
     tables = {path: report.tables["collectives"]}
     every = {**report.tables, "findings": _findings(report)}

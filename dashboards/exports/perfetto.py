@@ -55,7 +55,7 @@ WORDS: Final = (
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the trace and return the files written; gzip where the name ends in `.gz`."""
+    """Write the trace and return the files written; gzip if the name ends in `.gz`."""
     data: Iterator[bytes] = (piece.encode("ascii") for piece in pieces(report))
     write_file(path, _gzipped(data) if path.name.lower().endswith(".gz") else data)
     return [path]
@@ -141,7 +141,7 @@ class _Job:
         return self.bill_pid + self.tids
 
     def first_step_ns(self, finding: Finding) -> int:
-        """Return when the first step began on the finding's ranks; 0 where there is none."""
+        """Return when the first step began on the finding's ranks; 0 if there is none."""
         start = self.steps.start[np.isin(self.steps.rank, finding.ranks)]
         return int(start.min()) - self.least_ns if len(start) else 0
 

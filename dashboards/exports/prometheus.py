@@ -26,7 +26,7 @@ MOST_GROUPS: Final = 100
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the metrics and return the files written; UsageError where that fails."""
+    """Write the metrics and return the files written; UsageError if that fails."""
     write_file(path, prometheus(report).encode())
     return [path]
 
@@ -110,7 +110,7 @@ def prometheus(report: Report) -> str:
 
 
 def _metric(name: str, words: str, series: Iterable[Series]) -> list[str]:
-    """Return a gauge; nothing at all where no value is known. For equal labels the largest value is kept."""
+    """Return a gauge; nothing at all if no value is known. For equal labels the largest value is kept."""
     largest: dict[str, float] = {}
     for labels, value in series:
         if value is not None:

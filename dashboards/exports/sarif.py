@@ -41,7 +41,7 @@ _END: Final = "This may be the end of a longer path: of files outside the job's 
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the log and return the files written; UsageError where that fails."""
+    """Write the log and return the files written; UsageError if that fails."""
     text = json.dumps(sarif(report), allow_nan=False, indent=1)
     write_file(path, f"{text}\n".encode("ascii"))
     return [path]

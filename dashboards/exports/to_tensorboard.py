@@ -14,7 +14,7 @@ from shardtoll.ledger.report.report import TENSORBOARD
 
 @TENSORBOARD.entry
 def log(report: Report, writer: Any, step: int = 0) -> None:
-    """Log to a SummaryWriter (of torch or tensorboardX), or into a folder; UsageError where it cannot."""
+    """Log to a SummaryWriter (of torch or tensorboardX), or into a folder; UsageError if it cannot."""
     if isinstance(writer, str | os.PathLike):
         _into_folder(report, os.fspath(writer), step)
     elif callable(getattr(writer, "add_scalar", None)) and callable(getattr(writer, "add_text", None)):

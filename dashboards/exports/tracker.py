@@ -15,7 +15,7 @@ FOLDER: Final = "shardtoll"
 
 
 def client(name: str, asked: str, *, package: str | None = None) -> Any:
-    """Return a client's module; UsageError where it is not installed, or cannot be imported.
+    """Return a client's module; UsageError if it is not installed, or cannot be imported.
 
     `asked` is what needs it, as `report.to_wandb()`.
     """

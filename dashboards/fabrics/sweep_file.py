@@ -25,13 +25,13 @@ _ERRORS = (
 
 
 def write_json(table: SweepTable, path: Path) -> list[Path]:
-    """Write the JSON and return the files written; UsageError where that fails."""
+    """Write the JSON and return the files written; UsageError if that fails."""
     write_file(path, (to_json(table) + "\n").encode())
     return [path]
 
 
 def write_html(table: SweepTable, path: Path) -> list[Path]:
-    """Write the page and return the files written; UsageError where that fails."""
+    """Write the page and return the files written; UsageError if that fails."""
     write_file(path, sweep_plot.render(table).encode())
     return [path]
 

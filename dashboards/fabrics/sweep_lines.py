@@ -28,7 +28,7 @@ class SizeLine:
 
     @property
     def error(self) -> float | None:
-        """Signed relative error of the prediction: above 0 where it is too slow."""
+        """Signed relative error of the prediction: above 0 if it is too slow."""
         return None if self.predicted_ns is None else self.predicted_ns / self.measured_ns - 1
 
     @property

@@ -26,7 +26,7 @@ def show(table: SweepTable, width: int | None = None) -> None:
 
 
 def renderable(table: SweepTable) -> RenderableType:
-    """Return the sweeps, size by size where they are few, and the errors by band."""
+    """Return the sweeps, size by size if they are few, and the errors by band."""
     parts: list[RenderableType] = []
     if len(table.sweeps) <= SIZES_SHOWN_FOR:
         for sweep in table.sweeps:

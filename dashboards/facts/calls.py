@@ -28,13 +28,13 @@ _SPOKEN: Final = "spoken"
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """All collectives of the finished steps; of the whole record where no step finished."""
+    """All collectives of the finished steps; of the whole record if no step finished."""
 
     rows: pd.DataFrame
     """One row for calls that are equal in `KEYS`. Columns: calls; wire_bytes and exposed_ns, as sums of the
     known values; unsized and untimed, the numbers of calls without these values."""
     steps: int
-    """Finished steps; 0 where there are none and everything on record is counted."""
+    """Finished steps; 0 if there are none and everything on record is counted."""
     rank_steps: int
     """Rows of the steps' table: what a mean over ranks and steps divides by."""
     outside: int
@@ -49,7 +49,7 @@ class Calls:
         return "per step" if self.steps else "in the whole record"
 
     def per_step(self, total: int) -> float:
-        """Return a sum over steps as a mean step's, whole where it is."""
+        """Return a sum over steps as a mean step's, as a whole number if it is one."""
         return (
             total
             if self.steps <= 1

@@ -54,7 +54,8 @@ def counts(report: Report) -> dict[tuple[str, str], int]:
 
 
 def parts(time: step_times.RankTime) -> dict[str, float | None]:
-    """Return name -> ns of each part of a rank's mean step; None unknown, as is one known as a bound only."""
+    """Return name -> ns of each part of a rank's mean step; None if unknown, as is one known as a bound
+    only."""
     # In watched steps the missing time of one part is in the other.
     bounds = step_times.WATCHED_PARTS if time.comm_at_least and None in time.parts_ns else ()
     named = zip((name for name, _ in step_times.PARTS), time.parts_ns, strict=True)

@@ -91,7 +91,7 @@ def named_ranks(report: Report) -> tuple[int, ...]:
 
 
 def contradiction(report: Report) -> str | None:
-    """Return why HTA's critical paths hold less communication than the bill, where they plainly do."""
+    """Return why HTA's critical paths hold less communication than the bill, if they plainly do."""
     paths = [] if report.hta is None else report.hta.critical_paths
     paths_of: dict[int, list[CriticalPath]] = {}
     for path in paths:

@@ -18,9 +18,9 @@ class Nodes:
     """The nodes of all ranks of the job, seen or not."""
 
     of: npt.NDArray[np.int64]
-    """Number of the node by rank; `UNKNOWN` where nothing tells."""
+    """Number of the node by rank; `UNKNOWN` if nothing tells."""
     names: tuple[str, ...]
-    """By number: the host, or `node 3` where only the ranks a host are on record."""
+    """By number: the host, or `node 3` if only the ranks per host are on record."""
 
     @property
     def known(self) -> bool:

@@ -41,7 +41,7 @@ def headline(answer: WhatIf) -> str:
 
 
 def band(mid_ns: int, low_ns: int, high_ns: int) -> str:
-    """Return `2.1 ms (1.9 to 2.4 ms)`, with a sign where the step becomes longer."""
+    """Return `2.1 ms (1.9 to 2.4 ms)`, with a sign if the step becomes longer."""
     return f"{signed(mid_ns)} ({signed(low_ns)} to {signed(high_ns)})"
 
 

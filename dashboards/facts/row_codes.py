@@ -22,7 +22,7 @@ _ROOM: Final = 2**62
 
 
 def codes(column: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
-    """Return a code for each value, `NONE` where it is unknown, and the values in order of their codes."""
+    """Return a code for each value, `NONE` if it is unknown, and the values in order of their codes."""
     if pa.types.is_null(column.type) or not len(column):
         return np.full(len(column), NONE, dtype=np.int64), []
     encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
@@ -33,7 +33,7 @@ def codes(column: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
 
 
 def row_codes(table: pa.Table, columns: Iterable[str]) -> tuple[Ints, Ints]:
-    """Return a number for each row, equal where all these columns are, and the first row of each number.
+    """Return a number for each row, equal if all these columns are, and the first row of each number.
 
     Numbers count up by first appearance; unknown values are equal to each other.
     """

@@ -68,7 +68,7 @@ def spoken(report: Report, name: RowTable = "collectives") -> Spoken:
 
 
 def left(findings: Sequence[Finding], kept: Mapping[RowTable, Bools]) -> tuple[Finding, ...]:
-    """Return the findings where only the rows marked in `kept` are left of those tables."""
+    """Return the findings with only those rows of the tables that are marked in `kept`."""
     moved = []
     for finding in findings:
         rows = finding.rows

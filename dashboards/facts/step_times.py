@@ -41,11 +41,11 @@ class RankTime:
     parts_ns: tuple[float | None, ...]
     """In the order of `PARTS`; None if only watched steps are on record, which do not show it."""
     waiting_ns: float | None
-    """The part of exposed communication spent waiting for late ranks; None unknown."""
+    """The part of exposed communication spent waiting for late ranks; None if unknown."""
     moving_ns: float | None
     """The part spent while data moved."""
     unsplit_ns: float | None
-    """The part that is neither known to be waiting nor to be moving; None unknown, as in older reports."""
+    """The part that is neither known to be waiting nor to be moving; None if unknown, as in older reports."""
     capture_ns: float
     """The part of unattributed time that was capture's own work."""
     bar_ns: float
@@ -162,8 +162,8 @@ def fold(
 ) -> tuple[list[RankTime], RankTime | None]:
     """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
 
-    The second is None if every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
-    `first` are ranks that are kept before others, whatever their time.
+    The second is None if every rank is shown. `shown`: slowest by `total_ns`, if only that is shown. `first`
+    are ranks that are kept before others, whatever their time.
     """
     if len(times) <= most:
         return list(times), None

@@ -255,7 +255,8 @@ def _unbilled(unbilled: Unbilled, run: Run) -> str:
 
 
 def doing(unbilled: Unbilled) -> str | None:
-    """Return what the host did in most of the idle time that is in no finding, in words; None not known."""
+    """Return what the host did in most of the idle time that is in no finding, in words; None if not
+    known."""
     if unbilled.doing_ns is None:
         return None
     if unbilled.doing == GRAPH_CAPTURE:

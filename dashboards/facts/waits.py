@@ -66,7 +66,7 @@ class Late(Struct, frozen=True):
     step: int | None
     op: str
     group: str
-    """The mesh dimension it spans; the group's name where there is none."""
+    """The mesh dimension it spans; the group's name if there is none."""
     group_size: int
     message_bytes: int | None
     """The largest of its ranks'."""

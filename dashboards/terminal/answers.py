@@ -39,7 +39,7 @@ def labelled(label: str, words: Iterable[str], most: int) -> list[RenderableType
 
 
 def indented(lines: Iterable[str | Text], *, expand: bool = True) -> list[RenderableType]:
-    """Return each line further right, folded where the terminal is too narrow; `expand`: blanks fill it."""
+    """Return each line further right, folded if the terminal is too narrow; `expand`: blanks fill it."""
     texts = (Text(line, overflow="fold") if isinstance(line, str) else line for line in lines)
     return [Padding(text, _INDENT, expand=expand) for text in texts]
 

@@ -30,7 +30,7 @@ NOTICES_SHOWN: Final = 12
 
 @SHOW.entry
 def show(report: Report, width: int | None = None) -> None:
-    """Print the report; `width` in columns, by default the terminal's (80 where there is none)."""
+    """Print the report; `width` in columns, by default the terminal's (80 if there is none)."""
     Screen(width).print(renderable(report))
 
 

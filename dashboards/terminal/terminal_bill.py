@@ -1,4 +1,4 @@
-"""The ranked bill on a terminal: a table where it fits, otherwise one block of lines a finding."""
+"""The ranked bill on a terminal: a table if it fits, otherwise one block of lines a finding."""
 
 from __future__ import annotations
 

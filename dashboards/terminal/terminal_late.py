@@ -1,4 +1,4 @@
-"""The late rank of each collective on a terminal: a table where it fits, otherwise lines."""
+"""The late rank of each collective on a terminal: a table if it fits, otherwise lines."""
 
 from __future__ import annotations
 

@@ -251,7 +251,8 @@ class Advice:
 
     @property
     def within_forecast(self) -> bool | None:
-        """Whether the recorded step, without what no layout changes, is within its forecast; None unknown."""
+        """Whether the recorded step, without what no layout changes, is within its forecast; None if
+        unknown."""
         band, took_ns = self.recorded_forecast_ns, self.recorded_step_ns
         return (
             None

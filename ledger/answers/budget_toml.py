@@ -1,4 +1,4 @@
-"""A budget as the text of its file, with a comment where a number needs one."""
+"""A budget as the text of its file, with a comment if a number needs one."""
 
 from __future__ import annotations
 

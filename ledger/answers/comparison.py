@@ -24,7 +24,7 @@ SiteWhat = Literal["added", "removed", "dtype", "size", "count", "time", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of a mean step before and after, a mean over the ranks seen; None unknown."""
+    """One figure of a mean step before and after, a mean over the ranks seen; None if unknown."""
 
     name: str
     unit: str | None
@@ -54,7 +54,7 @@ class Change:
 
     @property
     def changed(self) -> bool:
-        """Whether it changed, beyond noise where there is any."""
+        """Whether it changed, beyond noise if there is any."""
         return self.verdict in ("more", "less")
 
 
@@ -63,7 +63,7 @@ class Batch:
     """The effective batch: samples (or rows) of a rank's micro-batch x different data x micro-batches."""
 
     rows: int | None
-    """Samples of a DataLoader's batch on a rank, or the first dimension of what its model was given; None
+    """Samples of a DataLoader's batch on a rank, or the first dimension of what its model was given; None if
     unknown."""
     rows_of: str | None
     """Source of `rows`."""
@@ -72,7 +72,7 @@ class Batch:
     micro_batches: int | None
     """Batches that a DataLoader gave per step and rank, or forward passes."""
     tokens: int | None = None
-    """Tokens of a rank's micro-batch; None unknown, and where they differ from step to step."""
+    """Tokens of a rank's micro-batch; None if unknown, or if they differ from step to step."""
 
     def effective(self, world_size: int) -> int | None:
         """Return the samples of a step; None if a part is unknown."""
@@ -117,14 +117,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange:
-    """Computing in one module, or of one operator where a trace names no modules."""
+    """Computing in one module, or of one operator if a trace names no modules."""
 
     name: str
     time: Change
     work: Change
     """FLOPs; exact."""
     formats: tuple[str, str] | None = None
-    """Number formats computed in, where they changed."""
+    """Number formats computed in, if they changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class SiteChange:
     phase: str
     group: str
     source: str | None
-    """A line it was called at, after the change where it is there; lines may have moved."""
+    """A line it was called at, after the change if it is there; lines may have moved."""
     dtypes: tuple[str | None, str | None]
-    """Before and after; None unknown, or not there."""
+    """Before and after; None if unknown, or not there."""
     message_bytes: tuple[int | None, int | None]
     """Size of one call."""
     calls: Change
@@ -158,7 +158,7 @@ class FindingChange:
     kind: str
     severity: str
     place: str
-    """In words, with the late rank first where one is."""
+    """In words, with the late rank first if one is."""
     title: str
     before: int | None
     """Its number on the bill."""
@@ -219,7 +219,7 @@ class Scaling:
 
     @property
     def if_weak(self) -> float | None:
-        """The efficiency if the scaling were weak, where the kind is not known."""
+        """The efficiency as weak scaling; only given if the kind is unknown."""
         return self.efficiency * self.ranks[1] / self.ranks[0] if self.kind == "unknown" else None
 
 
@@ -236,7 +236,7 @@ class Machine:
     apart: bool
     """The factor differs from 1 by more than noise, and speaks of the machine."""
     alike: bool = True
-    """Nine in ten of the operators took about that factor; where not, the program may have changed."""
+    """Nine in ten of the operators took about that factor; if not, the program may have changed."""
 
 
 @dataclass(frozen=True, slots=True)

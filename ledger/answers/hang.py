@@ -53,7 +53,7 @@ class RankStand:
     call: FlightCall | None = None
     """The collective that it waits in; of ranks that do not wait the last one issued."""
     for_ns: int | None = None
-    """How long it has waited, or issued nothing; None unknown."""
+    """How long it has waited, or issued nothing; None if unknown."""
     line: str | None = None
     """Line of the user's code that it was last seen at."""
     waits_for: tuple[int, ...] = ()
@@ -67,7 +67,8 @@ class RankStand:
     stacks: str | None = None
     """File with the stacks of all its threads."""
     issued: int | None = None
-    """How many collectives its own file has seen it issue, those that C++ issues left out; None unknown."""
+    """How many collectives its own file has seen it issue, those that C++ issues left out; None if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ class CriticalPath:
     step: int | None
     """Number of the `ProfilerStep`; None if the trace has none and the whole trace was taken."""
     length_ns: int
-    """The parts' sum. Less than the step where the host did nothing that was recorded."""
+    """The parts' sum. Less than the step if the host did nothing that was recorded."""
     host_ns: int
     """The host's operators and runtime calls."""
     compute_ns: int

@@ -52,7 +52,7 @@ class Overrun:
     step: int | None
     rank: int | None
     source: str | None
-    """The line of the user's code that contributes most; None unknown."""
+    """The line of the user's code that contributes most; None if unknown."""
     calls: tuple[Call, ...] = ()
     """Calls that make up the figure there, the largest first; not all if there are many."""
     calls_left_out: int = 0

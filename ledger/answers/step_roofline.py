@@ -35,7 +35,7 @@ DEFINITIONS: Final = frozenset([SPEED_OF_LIGHT, BEST_OVERLAP, UTILISATION])
 
 @dataclass(frozen=True, slots=True)
 class RankRoofline:
-    """One rank's mean step. Every `*_light_ns` and `*_floor_ns` is a lower bound; None unknown."""
+    """One rank's mean step. Every `*_light_ns` and `*_floor_ns` is a lower bound; None if unknown."""
 
     rank: int
     steps: int
@@ -43,7 +43,7 @@ class RankRoofline:
     took_ns: int
     """Duration, capture's own work left out."""
     exposed_comm_ns: int | None
-    """Over the steps that tell it; `assumptions` say where it is a lower bound."""
+    """Over the steps that tell it; `assumptions` say whether it is a lower bound."""
     flops: int | None = None
     """FLOPs of all operators whose FLOPs are known, recomputed ones included."""
     hfu: float | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Traffic:
     """The collectives of one operation over one kind of group, per step.
 
-    Each figure is a rank's mean over the finished steps, on the rank where that is largest; None unknown.
+    Each figure is a rank's mean over the finished steps, on the rank where that is largest; None if unknown.
     """
 
     op: str
@@ -19,7 +19,7 @@ class Traffic:
     mesh_dim: str | None
     group_size: int
     calls: float
-    """On the rank that has most; below 1 where a step has none at times."""
+    """On the rank that has most; below 1 if a step has none at times."""
     message_bytes: int | None
     wire_bytes: int | None
     exposed_ns: int | None

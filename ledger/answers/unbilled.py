@@ -20,7 +20,7 @@ class Unbilled:
     source: str | None = None
     """The line of the user's own code that the host was in then; None if no frames show it."""
     library: str | None = None
-    """The innermost function that was open for most of it, where that is not the user's."""
+    """The innermost function that was open for most of it, if that is not the user's."""
     doing_ns: float | None = None
     """Time the host spent on that in a mean step; None if none of these is known."""
 

@@ -22,7 +22,7 @@ VERIFICATION_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One figure of a step before and after the change; None unknown."""
+    """One figure of a step before and after the change; None if unknown."""
 
     name: str
     unit: str | None
@@ -88,7 +88,7 @@ class Saving:
     before_ns: int | None
     after_ns: int | None
     measured_ns: int | None
-    """Before less after; negative where the step is longer."""
+    """Before less after; negative if the step is longer."""
     low_ns: int | None
     """Ends of the interval that should hold the true value in 95 of 100 cases, as `compare` computes it. None
     with fewer than two steps. With fewer than 8 steps, or if neighbouring steps depend on each other for

@@ -134,7 +134,7 @@ class WhatIf:
     slowest_before: int = 0
     """Rank whose parts `before` are."""
     slowest_after: int = 0
-    """Rank whose parts `after` are; the same one where it lasts as long as any other, to a thousandth."""
+    """Rank whose parts `after` are; the same one if it lasts as long as any other, to a thousandth."""
 
 
 def what_if_to_json(answer: WhatIf) -> dict[str, Any]:

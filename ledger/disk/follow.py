@@ -81,14 +81,14 @@ class Follower:
     def version(self) -> str:
         """Return a short text that differs when the folder's files do. Reads none of them.
 
-        Raises RunFolderError where there is no run (any more).
+        Raises RunFolderError if there is no run (any more).
         """
         return self._version(self._look())
 
     def read(self) -> Followed:
         """Return the run as it is now, reading what is new.
 
-        Raises RunFolderError or SchemaError where a file cannot be read; the next call tries again.
+        Raises RunFolderError or SchemaError if a file cannot be read; the next call tries again.
         """
         seen = self._look()
         for gone in self._ranks.keys() - seen.keys():

@@ -48,7 +48,7 @@ class Journal:
             self._write(to_batch(self._table, rows))
 
     def append_batch(self, batch: pa.RecordBatch) -> None:
-        """Write rows made elsewhere; ValueError where they do not fit the table."""
+        """Write rows made elsewhere; ValueError if they do not fit the table."""
         check(self._table, batch)
         self._write(batch)
 

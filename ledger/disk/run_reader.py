@@ -45,7 +45,7 @@ def ranks_left(folder: Path, run_id: str, but: Collection[int]) -> list[Ledger]:
 def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table:
     """Return one table of a rank as it lies on disk, the rows of an unfinished step with it.
 
-    Raises RunFolderError where it is missing or cannot be read.
+    Raises RunFolderError if it is missing or cannot be read.
     """
     path = folder / file_name(table, rank, "parquet")
     try:
@@ -92,7 +92,7 @@ def _read_json(path: Path) -> Any:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """Return what `run.rankN.json` holds; RunFolderError or SchemaError where it cannot be read."""
+    """Return what `run.rankN.json` holds; RunFolderError or SchemaError if it cannot be read."""
     try:
         meta = _read_json(path)
         version = meta["store_version"]
@@ -109,7 +109,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 def read_rank(folder: Path, rank: int) -> Ledger:
     """Return one rank's ledger. A rank that died is read up to its last finished step, with a notice.
 
-    Raises RunFolderError or SchemaError where a file cannot be read.
+    Raises RunFolderError or SchemaError if a file cannot be read.
     """
     head = known_of(folder, rank)
     tables = {table: read_table(folder, table, rank, closed=head.closed) for table in SCHEMAS}
@@ -128,7 +128,7 @@ class Known:
 
 
 def known_of(folder: Path, rank: int) -> Known:
-    """Return what a rank says of the run; RunFolderError or SchemaError where that cannot be read."""
+    """Return what a rank says of the run; RunFolderError or SchemaError if that cannot be read."""
     path = meta_path(folder, rank)
     meta = read_meta(path)
     try:
@@ -187,7 +187,7 @@ def rank_ledger(head: Known, tables: Mapping[str, pa.Table]) -> Ledger:
 
 
 def one_run(parts: Sequence[Ledger], run_ids: Collection[str | None], folder: Path) -> Ledger:
-    """Return the ledger of all ranks; RunFolderError where they are of several runs."""
+    """Return the ledger of all ranks; RunFolderError if they are of several runs."""
     try:
         if len(set(run_ids)) > 1:
             raise ValueError(f"{len(set(run_ids))} run ids")

@@ -62,7 +62,7 @@ class RankWriter:
     """Writes one rank's part of a run; every `append` is safe against a kill right after it."""
 
     def __init__(self, folder: Path, rank: int, run_id: str) -> None:
-        """Open the rank's files in `folder`, which is made where it is missing.
+        """Open the rank's files in `folder`, which is made if it is missing.
 
         `run_id` is the same on all ranks of a run and differs between runs. Raises RunFolderError
         when the folder cannot be made or written.
@@ -118,7 +118,7 @@ class RankWriter:
     def provisional(self, made: Iterable[Mapping[str, pa.RecordBatch] | StepRows]) -> None:
         """Keep rows that are to be appended later, for the case of a kill before; replaces those of before.
 
-        Any thread may call it. Raises OSError where they cannot be written.
+        Any thread may call it. Raises OSError if they cannot be written.
         """
         write_whole(provisional_path(self.folder, self.rank), packed(made, self._run_id))
 
@@ -183,7 +183,7 @@ def _write_parquet(path: Path, table: pa.Table) -> None:
 def rewrite_tables(folder: Path, before: Ledger, after: Ledger) -> None:
     """Write those tables of a closed rank that differ; each file is the old one or the new one, never a part.
 
-    Raises OSError where a file cannot be written.
+    Raises OSError if a file cannot be written.
     """
     (rank,) = after.run.ranks_seen
     for table, data in after.tables.items():
@@ -212,8 +212,8 @@ def replace_ranks(folder: Path, ledgers: Sequence[Ledger], run_id: str) -> None:
     """Write the tables of ranks that closed in place of those in the folder, which go once all are written.
 
     Other files stay: nobody writes a trace, or the files a hang left, a second time. Files of other ranks
-    stay too: those may still append to them. Raises OSError where the ledgers cannot be written; the folder
-    is then as it was.
+    stay too: those may still append to them. Raises OSError if the ledgers cannot be written; the folder is
+    then as it was.
     """
     with tempfile.TemporaryDirectory(prefix=".anew-", dir=folder) as aside:
         for ledger in ledgers:

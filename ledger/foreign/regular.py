@@ -14,7 +14,7 @@ _WITH_GZIP_HEAD: Final = 31
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return what a file holds; OSError where it is no regular file, or has more than `most_bytes` bytes."""
+    """Return what a file holds; OSError if it is no regular file, or has more than `most_bytes` bytes."""
     # Opening a pipe would wait for its writer.
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -63,6 +63,6 @@ def unzipped(data: bytes, most_bytes: int, *, part: bool = False) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Raise OSError where a path is there but no regular file; for readers that open it themselves."""
+    """Raise OSError if a path is there but no regular file; for readers that open it themselves."""
     if path.exists() and not path.is_file():
         raise OSError("not a regular file")

@@ -52,7 +52,7 @@ class CurvePoint:
     time_ns: int
     """Median of the samples."""
     low_ns: int
-    """Equal to `time_ns` where there is one sample."""
+    """Equal to `time_ns` if there is one sample."""
     high_ns: int
     samples: int = 1
 

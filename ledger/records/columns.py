@@ -75,7 +75,7 @@ def literal(value: int | str) -> pa.Scalar:
 
 
 def ints(values: pa.ChunkedArray, unknown: int = 0) -> Ints:
-    """Return whole numbers (int64) with `unknown` where there is none."""
+    """Return whole numbers (int64) with `unknown` if there is none."""
     chunks = (pc.fill_null(chunk, literal(unknown)) for chunk in values.chunks if len(chunk))
     parts = [np.frombuffer(chunk.buffers()[1], np.int64, len(chunk), chunk.offset * 8) for chunk in chunks]
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])

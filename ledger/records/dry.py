@@ -153,7 +153,7 @@ class DryWait:
     for_order: int
     """It waits for all that `for_stream` was given before this place; may be -1: nothing of this step."""
     collective: int | None = None
-    """`order` of the collective, where a collective is what it waits for."""
+    """`order` of the collective, if a collective is what it waits for."""
     phase: str = "other"
     source: str | None = None
 

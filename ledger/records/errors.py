@@ -70,7 +70,7 @@ class Interrupted(ShardtollError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or its type's name where it says nothing."""
+    """Return the first line of what an error says, or its type's name if it says nothing."""
     return shortened(next(iter(str(error).splitlines()), "") or type(error).__name__, _LONGEST)
 
 

@@ -38,7 +38,7 @@ class Event:
     start_ns: int
     duration_ns: int
     launch: int | None = None
-    """Index of the call that launched it; None unknown."""
+    """Index of the call that launched it; None if unknown."""
     awaits: int | None = None
     """Index of the event that it waited for; None for none, or unknown."""
     collective: int | None = None

@@ -168,7 +168,7 @@ class Rows:
         return spoken
 
     def within(self, table: RowTable, kept: npt.NDArray[np.bool_]) -> Rows:
-        """Return the same rows where of that table only those marked in `kept` are left."""
+        """Return the same rows after only those marked in `kept` are left of that table."""
         import numpy as np
 
         if not getattr(self, table):
@@ -212,13 +212,14 @@ class Remedy:
 
     text: str
     code: str | None = None
-    """Code to write, where there is a short one."""
+    """Code to write, if there is a short one."""
     counterfactual: str | None = None
     """The step that the saving is measured against, as `the same step without this all_gather`."""
     effort: Effort | None = None
     """None if a cause has to be found first, or if nobody knows."""
     key: str | None = None
-    """Equal for findings that the same change fixes, whatever places and numbers it names; None unknown."""
+    """Equal for findings that the same change fixes, whatever places and numbers it names; None if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,7 @@ class Occurrence:
     count: int
     """How many times per step and rank; 0: less than once in two steps."""
     toll_ns: int | None
-    """Its part of the toll per step, on the rank where that is largest; None unknown."""
+    """Its part of the toll per step, on the rank where that is largest; None if unknown."""
 
 
 HIDING: Final = ("exposed-communication", "serialized-collectives")
@@ -292,10 +293,10 @@ class Finding:
 
     Findings may cost most on different ranks, so their tolls do not add up to one rank's step."""
     floor_ns: int | None
-    """The least the fabric allows for what is really needed; None unknown or not applicable."""
+    """The least the fabric allows for what is really needed; None if unknown or not applicable."""
     saving_ns: int | None
-    """Gain of the remedy per step against its counterfactual; never above the toll. A prediction by replay
-    where `replayed` is known, else an upper bound."""
+    """Gain of the remedy per step against its counterfactual; never above the toll. A prediction by replay if
+    `replayed` is known, else an upper bound."""
     bytes: int | None
     """Message bytes per step and rank; None if none are involved."""
     count: int
@@ -311,7 +312,7 @@ class Finding:
     rows: Rows = field(default_factory=Rows)
     """Rows of the report's tables that the finding is about; empty if there are none or they are unknown."""
     parameters: tuple[str, ...] = ()
-    """All parameters or buffers it stands for, where they are several; `where` has a single one."""
+    """All parameters or buffers it stands for, if they are several; `where` has a single one."""
     cause: Cause | None = None
     """Cause of a wrong gradient; None for other kinds and if unknown."""
     places: tuple[Occurrence, ...] = ()

@@ -39,8 +39,7 @@ def alike_steps(steps: pa.Table) -> tuple[int, ...]:
 def watched_steps(steps: pa.Table) -> tuple[int, ...]:
     """Return the numbers of the steps that tell time without a survey's cost, in order.
 
-    Those that every rank only watched; where there are none, those that some rank watched, if all are
-    like that.
+    Those that every rank only watched; if there are none, those that some rank watched, if all are like that.
     """
     return tuple(sorted(set(alike_steps(steps)) - set(surveyed_steps(steps))))
 

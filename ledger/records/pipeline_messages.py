@@ -17,7 +17,7 @@ SET_UP: Final = "set_up"
 """Ending of the cause of a message that a schedule sends once, to agree on shapes or to connect."""
 
 METADATA_BYTES: Final = 1024
-"""A message of at most so many bytes is metadata where its group sends larger ones."""
+"""A message of at most so many bytes is metadata if its group sends larger ones."""
 
 _OF_SCHEDULE: Final = re.compile(rf"\.((send|recv)_(forward|backward)|{SET_UP})$")
 

@@ -42,7 +42,7 @@ def _require_not_negative(record: object, *names: str) -> None:
 
 
 def require_finite(name: str, *values: float | None) -> None:
-    """Raise ValueError where a number is NaN or infinite."""
+    """Raise ValueError if a number is NaN or infinite."""
     for value in values:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{name} is {value}: unknown is None")
@@ -209,11 +209,13 @@ class Step:
     compute_beyond_ns: int | None = None
     """Compute time of this rank beyond the median rank of the step; None if the step was not surveyed."""
     asleep_ns: int | None = None
-    """Time in which the training thread neither ran nor was ready to, whatever blocked it; None unknown."""
+    """Time in which the training thread neither ran nor was ready to, whatever blocked it; None if
+    unknown."""
     slowed_compute_ns: int | None = None
-    """The part of `capture_ns` that is estimated by operator and taken out of `compute_ns`; None unknown."""
+    """The part of `capture_ns` that is estimated by operator and taken out of `compute_ns`; None if
+    unknown."""
     slowed_idle_ns: int | None = None
-    """The part of `capture_ns` that is estimated by operator and taken out of `idle_ns`; None unknown."""
+    """The part of `capture_ns` that is estimated by operator and taken out of `idle_ns`; None if unknown."""
     parts_error_ns: int | None = None
     """Error bound of each part, for a watched step that is divided into parts as surveyed ones are. None: not
     divided, or measured in the step itself."""
@@ -262,7 +264,7 @@ class Collective:
     seq: int | None
     """The group's own sequence number of this collective; None if unknown."""
     op: str
-    """One of `volume.OPS`, or another name where the op is not known to us."""
+    """One of `volume.OPS`, or another name if the op is not known to us."""
     dtype: str | None
     """As torch prints it without the prefix: `float32`, `bfloat16`."""
     message_bytes: int | None
@@ -305,14 +307,14 @@ class Collective:
     stream: int | None = None
     """Device stream it ran on; None if unknown or not on a device."""
     kernel: str | None = None
-    """Name of the device kernel or transport span that carried it, where a trace shows one."""
+    """Name of the device kernel or transport span that carried it, if a trace shows one."""
     output_hash: int | None = None
     """Fingerprint of the result on this rank as it was first read; compare it with others of equal size.
 
     A copy of the whole, as a gather along another dimension than the first makes, stands for the result."""
     used_bytes: int | None = None
     """Bytes of the result that operators of this rank read in the rest of the step, bytes read twice
-    counted once. None unknown, of a gather also where a part of another rank's was read but not all."""
+    counted once. None if unknown, of a gather also where a part of another rank's was read but not all."""
     used_by: str | None = None
     """The first operator that read the result or took a part of it, as `aten.slice.Tensor`."""
     cut_from_hash: int | None = None
@@ -330,7 +332,7 @@ class Collective:
     number_sent: float | None = None
     """The value sent, if it is one float32; None if it is more, not finite or unknown."""
     number_received: float | None = None
-    """The result, where it is one float32."""
+    """The result, if it is one float32."""
     input_content: int | None = None
     """Number of the content sent, within the rank's step. Equal on two records if one untouched memory, or a
     copy of it, was sent, whatever its values. None if unknown."""
@@ -344,11 +346,12 @@ class Collective:
     """Fingerprint of the part of a gather's result that was read first, by the order of its elements. Equal
     to `input_hash` if this rank had sent that part."""
     read_dimension: int | None = None
-    """Dimension along which this rank read its own even part of the result and nothing else; None unknown."""
+    """Dimension along which this rank read its own even part of the result and nothing else; None if
+    unknown."""
     read_carries_gradient: bool | None = None
     """Whether a gradient flows back through the part that was read first."""
     non_finite: str | None = None
-    """`input` if NaN or infinity was sent, `output` if it is in the result alone; None not seen."""
+    """`input` if NaN or infinity was sent, `output` if it is in the result alone; None if not seen."""
     light_ns: int | None = None
     """Speed of light: the least time that the physics of the links allows, whatever the library."""
     band_low_ns: int | None = None
@@ -368,17 +371,17 @@ class Collective:
     """`package/file.py:line (function)` of the innermost frame of an installed library, torch apart. The
     user's line at `source` called it; None if it calls none."""
     all_used: bool | None = None
-    """For DDP's map of used parameters: whether this rank's backward reached them all. None of all else, and
-    where unknown."""
+    """For DDP's map of used parameters: whether this rank's backward reached them all. None for all else, and
+    if unknown."""
     uncleared_steps: int | None = None
     """Number of successive optimizer steps, when this was issued, whose gradients nobody had cleared since
     the same optimizer's step before. None if unknown."""
     reshards: bool | None = None
     """For FSDP2's collectives: whether it frees the parameters after forward, to gather them again in
-    backward. None of all else, and where unknown."""
+    backward. None for all else, and if unknown."""
     received_bytes: int | None = None
     """Bytes this rank got in an all_to_all, from itself included; its `message_bytes` are the bytes it sent.
-    None of all else, and where unknown."""
+    None for all else, and if unknown."""
     loss_classes: int | None = None
     """For a gather along the classes of logits: how many classes `F.cross_entropy` read, which is all of
     them, with one class per token. None for all else, and if unknown."""

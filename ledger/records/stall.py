@@ -113,7 +113,7 @@ class Leadup:
     phase: str
     """The phase in which most of the compute was."""
     module: str | None = None
-    """The module with the most compute, where known."""
+    """The module with the most compute, if known."""
     op: str | None = None
     """The kernel with the most time."""
     op_ns: int | None = None

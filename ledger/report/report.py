@@ -165,7 +165,7 @@ class Report:
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """One row a parameter and rank, where `audit(checks=...)` asked for them; see `value.Parameter`."""
+        """One row a parameter and rank, if `audit(checks=...)` asked for them; see `value.Parameter`."""
         return to_frame(self.tables["parameters"])
 
     @property
@@ -201,7 +201,7 @@ class Report:
     def to_tensorboard(self, writer: object, step: int = 0) -> None:
         """Log the bill for TensorBoard: `writer` is a SummaryWriter, or the folder to write events into.
 
-        Raises UsageError where the folder needs tensorboard, which is not installed.
+        Raises UsageError if the folder needs tensorboard, which is not installed.
         """
         TENSORBOARD.load()(self, writer, step)
 
@@ -211,7 +211,7 @@ class Report:
         `changes` are those of `shardtoll whatif`: `without=("all_gather@train.py:12",)`, `network=2.0`,
         `gpu=1.3` or `"b200-sxm"`, `ranks=(3,)`, `fabric="h100x8"`, `dtype="bf16"`, `bucket_bytes=25 << 20`,
         `micro_batches=16`, `batch_ready=True`, `async_copies=True`, `no_recompute=True`, `first=3`. Raises
-        UsageError where nothing is asked for or the run cannot be replayed.
+        UsageError if nothing is asked for or the run cannot be replayed.
         """
         return WHAT_IF.load()(self, fixes, **changes)
 

@@ -142,7 +142,7 @@ def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
 
 
 def append(path: Path, score: Score) -> None:
-    """Add the score as one line; UsageError where the file cannot be written."""
+    """Add the score as one line; UsageError if the file cannot be written."""
     try:
         with path.open("ab+") as file:
             line = msgspec.json.encode(score) + b"\n"
@@ -158,7 +158,7 @@ def append(path: Path, score: Score) -> None:
 
 
 def read(path: Path) -> Scores:
-    """Return the scores in a file, oldest first; UsageError where it is none or cannot be read."""
+    """Return the scores in a file, oldest first; UsageError if it is none or cannot be read."""
     try:
         data = read_regular(path, MOST_BYTES)
     except OSError as error:

@@ -92,7 +92,7 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
 
 
 def _beside(stall: Stall, kinds_told: Collection[tuple[int | None, str]]) -> Stall:
-    """Return a live stall; where the trace tells of its kind in the step, without what both would count."""
+    """Return a live stall; if the trace has its kind in the step, without the time that both would count."""
     return replace(stall, lost_ns=0) if (stall.step, stall.kind) in kinds_told else stall
 
 
@@ -118,8 +118,8 @@ def within(stalls: Sequence[Stall], steps: Mapping[int, Step]) -> list[Stall]:
 def match(live: Sequence[Collective], traced: Sequence[Collective], steps: Collection[int]) -> dict[int, int]:
     """Return position among `traced` -> position among `live` for the collectives of `steps`.
 
-    By group and sequence number where both have them; what is left by order of start and issue. Both
-    are checked by op and size. If collectives of several groups fit equally well, none is taken.
+    By group and sequence number if both have them; what is left by order of start and issue. Both are checked
+    by op and size. If collectives of several groups fit equally well, none is taken.
     """
     pairs: dict[int, int] = {}
     live_places = [place for place, row in enumerate(live) if row.step in steps]

@@ -109,8 +109,8 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
 def concatenated(parts: Sequence[Ledger]) -> Ledger:
     """Return one ledger of several recordings of the same ranks, given in order of time.
 
-    Steps must differ between the parts; times count from the earliest epoch. Raises ValueError where
-    the parts are of different ranks or jobs.
+    Steps must differ between the parts; times count from the earliest epoch. Raises ValueError if the parts
+    are of different ranks or jobs.
     """
     if not parts:
         raise ValueError("no ledgers to put together")

@@ -27,12 +27,12 @@ _PYTHON: Final[Mapping[pa.DataType, type]] = {
 
 
 def split(text: str) -> dict[str, msgspec.Raw]:
-    """Return the members of a JSON object, not yet read; msgspec.MsgspecError where it is none."""
+    """Return the members of a JSON object, not yet read; msgspec.MsgspecError if it is none."""
     return _MEMBERS.decode(text)
 
 
 def table_of(name: str, rows: msgspec.Raw) -> pa.Table:
-    """Return the table of that name from the JSON list of its rows; msgspec or Arrow errors where unfit.
+    """Return the table of that name from the JSON list of its rows; msgspec or Arrow errors if unfit.
 
     A fact that a row does not give is null, or as in rows of earlier versions (`BEFORE`). Nothing else is
     checked.

@@ -144,7 +144,7 @@ _LAYOUTS: Final[Mapping[str, _Layout]] = {name: _Layout(schema) for name, schema
 
 
 def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
-    """Return the records as one Arrow batch of that table's schema; ValueError where one is unfit."""
+    """Return the records as one Arrow batch of that table's schema; ValueError if one is unfit."""
     layout = _LAYOUTS[table]
     cells = list(map(layout.cells, records))
     columns = []

@@ -19,13 +19,13 @@ _Data = TypeVar("_Data", pa.RecordBatch, pa.Table)
 
 
 def sound(data: _Data) -> _Data:
-    """Return the data; pa.ArrowInvalid, a ValueError, where offsets, lengths or UTF-8 in it are wrong."""
+    """Return the data; pa.ArrowInvalid, a ValueError, if offsets, lengths or UTF-8 in it are wrong."""
     data.validate(full=True)
     return data
 
 
 def validated(table: str, data: pa.Table) -> pa.Table:
-    """Return the data if it is a sound table of that name; ValueError where no writer of ours made it."""
+    """Return the data if it is a sound table of that name; ValueError if no writer of ours made it."""
     sound(data)
     check(table, data)
     _check_texts(data)

@@ -91,7 +91,7 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def factor(value: float | None) -> str:
-    """Return a factor, as `1.25x`; `-` where there is none."""
+    """Return a factor, as `1.25x`; `-` if there is none."""
     return "-" if value is None else f"{value:.2f}x"
 
 
@@ -147,7 +147,7 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def plural(count: float, noun: str, several: str | None = None) -> str:
-    """Return `1 step`, `2 steps`, `0.33 steps`; `several` where the plural is not made with s or es."""
+    """Return `1 step`, `2 steps`, `0.33 steps`; `several` if the plural is not made with s or es."""
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {several or noun + ('es' if noun.endswith(('s', 'x', 'ch')) else 's')}"

@@ -170,7 +170,7 @@ def _write(chosen: argparse.Namespace, result: Sweep, facts: dict[str, Any]) -> 
 
 
 def _make_folder(output: Path) -> None:
-    """Make the output's folder before anything is measured. Raises UsageError where that fails."""
+    """Make the output's folder before anything is measured. Raises UsageError if that fails."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK):

@@ -8,7 +8,7 @@ from shardtoll.ledger import UsageError
 
 
 def parse_mesh(text: str, ranks: int | None = None) -> dict[str, int]:
-    """Return `dp=2,tp=4` as names and sizes; UsageError for anything else, or where they are not `ranks`."""
+    """Return `dp=2,tp=4` as names and sizes; UsageError for anything else, or if they are not `ranks`."""
     mesh: dict[str, int] = {}
     for part in text.split(","):
         name, equals, size = part.partition("=")

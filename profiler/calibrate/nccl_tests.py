@@ -249,7 +249,7 @@ def _where(table: Table, ranks: int | None, nodes: int | None) -> tuple[int, int
 
 
 def _sharing(table: Table, nodes: int) -> int:
-    """Return how many groups of a split test were on one host at once; 1 where they stay inside it."""
+    """Return how many groups of a split test were on one host at once; 1 if they stay inside it."""
     if nodes == 1 or len(table.groups) < 2:
         return 1
     on_host = Counter(host for group in table.hosts.values() for host in group)
@@ -257,7 +257,7 @@ def _sharing(table: Table, nodes: int) -> int:
 
 
 def _check(table: Table, test: str, ranks: int) -> None:
-    """Raise TraceError where most busbw printed are not those of this collective between so many ranks."""
+    """Raise TraceError if most busbw printed are not those of this collective between so many ranks."""
     factor = busbw_factor(OPS_OF[test][0], ranks)
     if factor is None:
         return
@@ -274,13 +274,13 @@ def _check(table: Table, test: str, ranks: int) -> None:
         )
 
 
-# -- the JSON that nccl-tests writes with -J: the table it prints, with every iteration where it has them --
+# -- the JSON that nccl-tests writes with -J: the table it prints, with every iteration if it has them --
 
 _JSON_HINT = "give the file as nccl-tests wrote it with -J"
 
 
 def tables_of_json(text: str, where: str) -> list[Table]:
-    """Return the one table of such a file; TraceError where it is not one."""
+    """Return the one table of such a file; TraceError if it is not one."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

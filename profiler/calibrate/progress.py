@@ -20,7 +20,7 @@ class Watcher(Protocol):
 
 @contextmanager
 def watching(limit_s: float, file: Path | None) -> Iterator[Watcher]:
-    """Yield what shows progress: a bar where stderr is a terminal, and `file` where one is named."""
+    """Yield what shows progress: a bar if stderr is a terminal, and `file` if one is named."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar

@@ -24,7 +24,7 @@ class Groups:
     nodes: int
     """Hosts that one group is on."""
     sharing: int
-    """Most groups that have ranks on one host, where they span several."""
+    """Most groups that have ranks on one host, if they span several."""
 
     @property
     def ranks(self) -> int:

@@ -123,7 +123,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
             self._ran(func, args, kwargs, result, launching, sys._getframe(1).f_back)
             return result
-        # Looking at shapes is no function of the program's, not even where its mode is active.
+        # Looking at shapes is no function of the program's, not even while its mode is active.
         with torch._C.DisableTorchFunction():
             result = self._memo.run(func, args, kwargs)
             self._ran(func, args, kwargs, result, launching, sys._getframe(1).f_back)

@@ -146,7 +146,7 @@ class DryRun:
         self._mark(optimizer)
 
     def _mark(self, optimizer: Any) -> None:
-        # Buckets first: where gradients are views of them, a bucket holds those of many parameters.
+        # Buckets first: if gradients are views of them, a bucket holds those of many parameters.
         for reducer in list(self.shim.reducers):
             for bucket in reducer.buckets:
                 names = [name for each in bucket.parameters() for name in self._names(each)]
@@ -279,7 +279,7 @@ class DryRun:
             self._keep(*self._first_step, only_first=True)
 
     def refuse_alone(self, program: str) -> None:
-        """Raise UsageError where the job has more than one rank and the program made no process group."""
+        """Raise UsageError if the job has more than one rank and the program made no process group."""
         ranks = self.options.world.size
         if self.alone and ranks > 1:
             raise UsageError(
@@ -288,7 +288,7 @@ class DryRun:
             )
 
     def refuse_idle(self, program: str) -> None:
-        """Raise UsageError where the GPU has nothing to do in the recorded steps."""
+        """Raise UsageError if the GPU has nothing to do in the recorded steps."""
         if self.ledger is not None and not self.ledger.tables["dry_ops"].num_rows:
             raise UsageError(
                 f"{program} does nothing on a GPU in the recorded step",
@@ -357,7 +357,7 @@ def _forget_plans() -> None:
 
 @contextlib.contextmanager
 def dry(options: DryOptions) -> Iterator[DryRun]:
-    """Run dry inside. Raises UsageError where the program waits for a value that no dry run has."""
+    """Run dry inside. Raises UsageError if the program waits for a value that no dry run has."""
     run = DryRun(options).open()
     try:
         yield run

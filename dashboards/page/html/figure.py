@@ -70,7 +70,7 @@ class Figure:
     strings: list[str] = field(default_factory=list)
     """Hover texts; a trace's `hovertext` holds positions in this list."""
     columns: dict[str, Columns] = field(default_factory=dict)
-    """Tables that the page's script draws from, where a trace has `rects` instead of points."""
+    """Tables that the page's script draws from, if a trace has `rects` instead of points."""
     marks: Marks = field(default_factory=dict)
     """Parts that are lit up when a finding is picked."""
 

@@ -49,7 +49,7 @@ _SPEAKS_OF: Final = {
 
 
 def figure(report: Report) -> Figure:
-    """Return one bar a rank, mean over its surveyed steps; nothing to draw where no step finished."""
+    """Return one bar a rank, mean over its surveyed steps; nothing to draw if no step finished."""
     every = step_times.rank_times(report)
     if not every:
         return Figure([], {}, ["No step finished, so there is no time to divide."])
@@ -151,7 +151,7 @@ def _marks(report: Report, times: Sequence[step_times.RankTime], drawn: Sequence
 
 
 def _notes(report: Report) -> list[str]:
-    """Return what the parts are the mean of, where not every step was divided, and what recording took."""
+    """Return what the parts are the mean of, if not every step was divided, and what recording took."""
     recording = summary.recording(report)
     return [*_divided(report), *([] if recording is None else [recording])]
 

@@ -43,7 +43,7 @@ _COLOURS: Final = (
 
 
 def figure(report: Report) -> Figure:
-    """Return the sankey; nothing to draw where no wire bytes are known."""
+    """Return the sankey; nothing to draw if no wire bytes are known."""
     records = calls(report)
     notes = records.notes()
     unsized = int(records.rows["unsized"].sum())
@@ -134,7 +134,7 @@ def module_names(rows: pd.DataFrame) -> pd.Series[Any]:
 def _fewer(
     names: pd.Series[Any], sizes: pd.Series[Any], most: int, noun: str
 ) -> tuple[pd.Series[Any], list[str]]:
-    """Return the names with all but the largest as one, and a sentence where that was done."""
+    """Return the names with all but the largest as one, and a sentence if that was done."""
     sums = sizes.groupby(names, sort=False).sum().sort_values(ascending=False, kind="stable")
     if len(sums) <= most:
         return names, []

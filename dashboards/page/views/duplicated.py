@@ -46,7 +46,7 @@ class Doubled:
         return 0 if self.done is None or self.needed is None else max(0, self.done - self.needed)
 
     def evidence(self, label: str) -> str:
-        """Return the value of a piece of evidence in words; `unknown` where there is none."""
+        """Return the value of a piece of evidence in words; `unknown` if there is none."""
         for item in self.finding.evidence:
             if item.label == label:
                 return human.quantity(item.value, item.unit)

@@ -33,7 +33,7 @@ KINDS: Final = (
 
 
 def figure(report: Report) -> Figure:
-    """Return the heat map; nothing to draw where there is only one rank, or nothing is matched."""
+    """Return the heat map; nothing to draw if there is only one rank, or nothing is matched."""
     grid = by_rank_and_step(report)
     if grid is None or len(grid.ranks) < 2 or not grid.steps:
         return Figure([], {}, [])
@@ -117,7 +117,7 @@ def _fewer_ranks(grid: Grid) -> tuple[Floats, list[str], list[tuple[int, ...]], 
 
 
 def _fewer_steps(values: Floats, steps: tuple[int, ...]) -> tuple[Floats, list[str], list[str]]:
-    """Return the columns shown, their names, and what to say where steps are taken together."""
+    """Return the columns shown, their names, and what to say if steps are taken together."""
     if len(steps) <= COLUMNS:
         return values, [f"step {step}" for step in steps], []
     each = -(-len(steps) // COLUMNS)

@@ -52,7 +52,7 @@ _COLUMNS: Final = (
 
 
 def figure(roofline: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
-    """Return the bars, one group a rank; a sentence instead where the accelerator is not known.
+    """Return the bars, one group a rank; a sentence instead if the accelerator is not known.
 
     Findings with a toll light up what the steps of their ranks took.
     """
@@ -109,7 +109,7 @@ def numbers(roofline: StepRoofline) -> str:
 
 
 def _shown(roofline: StepRoofline) -> tuple[list[RankRoofline], str]:
-    """Return the slowest ranks, by rank, and a sentence where others are left out."""
+    """Return the slowest ranks, by rank, and a sentence if others are left out."""
     if len(roofline.ranks) <= RANKS_SHOWN:
         return list(roofline.ranks), ""
     kept = sorted(roofline.ranks, key=lambda rank: -rank.took_ns)[:RANKS_SHOWN]

@@ -43,7 +43,7 @@ class Cells:
 
 
 def cells(world_size: int, place: Nodes) -> Cells:
-    """Return a cell a rank; with many ranks one a node or, where there are too many, one a block of ranks."""
+    """Return a cell a rank; with many ranks one a node or, if there are too many, one a block of ranks."""
     if world_size <= MOST:
         return Cells(np.arange(world_size), tuple(f"rank {rank}" for rank in range(world_size)), "")
     if place.known and 1 < len(place.names) <= MOST:
@@ -60,7 +60,7 @@ def cells(world_size: int, place: Nodes) -> Cells:
 
 
 def figure(report: Report) -> Figure:
-    """Return the heat map; nothing to draw where no rank sends anything."""
+    """Return the heat map; nothing to draw if no rank sends anything."""
     records, place = calls(report), nodes(report.run)
     notes = records.notes()
     fold = cells(report.run.world_size, place)

@@ -62,7 +62,7 @@ class Leaf:
 
 
 def figure(report: Report) -> Figure:
-    """Return the treemap; nothing to draw where no time is known to be lost."""
+    """Return the treemap; nothing to draw if no time is known to be lost."""
     records = calls(report)
     leaves, notes = _leaves(report, records)
     if not leaves:

@@ -24,7 +24,7 @@ LEAD: Final = (
 
 STAGES: Final = 32
 BARS: Final = 3000
-"""More are joined where they stand close together."""
+"""More are joined if they stand close together."""
 SHOWN: Final = 64
 """Rows of the table."""
 

@@ -61,7 +61,7 @@ _NEEDED: Final = ["rank", "group", "mesh_dim", "stream", "start_ns", "duration_n
 
 
 def figure(report: Report, drawn: int = DRAWN, time: Clock | None = None) -> Figure:
-    """Return the rows of all ranks; nothing to draw where no collective has a start and a duration.
+    """Return the rows of all ranks; nothing to draw if no collective has a start and a duration.
 
     `time`: the clock of the whole run, of which the report is a part; without it, the report's own.
     """
@@ -111,7 +111,7 @@ def figure(report: Report, drawn: int = DRAWN, time: Clock | None = None) -> Fig
 
 
 def _most_exposed(frame: pd.DataFrame) -> list[int]:
-    """Return the ranks that have a row where there are too many."""
+    """Return the ranks that have a row if there are too many."""
     cost = frame["exposed_ns"].fillna(0).groupby(frame["rank"]).sum()
     dear = cost.sort_values(ascending=False, kind="stable").index[:RANKS_DRAWN]
     return sorted(int(rank) for rank in dear)

@@ -74,7 +74,7 @@ class Clock:
 
 
 def clock(report: Report) -> Clock:
-    """Return the clock of a report; one stretch where no step's duration is known."""
+    """Return the clock of a report; one stretch if no step's duration is known."""
     steps = report.tables["steps"]
     begin, end = _spans(steps)
     begins, ends = (

@@ -58,7 +58,7 @@ class Lanes:
 def lanes(calls: pd.DataFrame, ranks: Sequence[int]) -> Lanes:
     """Return the rows for a frame of collectives on these ranks.
 
-    A rank's collectives are split by device stream where any is known, else by mesh dimension or group.
+    A rank's collectives are split by device stream if any is known, else by mesh dimension or group.
     """
     rank_of_call = calls["rank"].to_numpy(dtype=np.int64)
     row_of = {rank: row for row, rank in enumerate(ranks)}

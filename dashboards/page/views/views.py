@@ -45,12 +45,12 @@ class View:
     numbers: Callable[[Report], str] | None = None
     """The same as an HTML table, escaped."""
     alone: bool = False
-    """The table says something where nothing can be drawn, too."""
+    """The table says something if nothing can be drawn, too."""
     always: bool = False
     """It has a figure or a note of every report, which need not be drawn to know that."""
 
     def says(self, report: Report, figure: Callable[[], Figure] | None = None) -> bool:
-        """Whether it has something to show of the report; `figure` returns its figure, where one is kept."""
+        """Whether it has something to show of the report; `figure` returns its figure, if one is kept."""
         if self.always:
             return True
         if self.alone and self.numbers is not None and self.numbers(report):

@@ -22,7 +22,7 @@ class Truths:
     """Notes at tensors of bools whether they are true, and answers from that."""
 
     def of(self, tensor: Any) -> bool | None:
-        """Return whether all elements are true (True) or none is (False); None unknown."""
+        """Return whether all elements are true (True) or none is (False); None if unknown."""
         if isinstance(tensor, bool):
             return tensor
         truth: bool | None = getattr(tensor, _NAME, None)

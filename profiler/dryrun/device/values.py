@@ -35,7 +35,7 @@ def policy_of(text: str | None) -> Policy:
 
 
 class Values:
-    """Answers for values of fake tensors, and counts where it did."""
+    """Answers for values of fake tensors, and counts the places of its answers."""
 
     def __init__(self, policy: Policy, user_line: Callable[[FrameType | None], str | None]) -> None:
         self._policy = policy
@@ -95,7 +95,7 @@ class Values:
         return torch.full(tuple(tensor.shape), number, dtype=tensor.dtype).tolist()
 
     def total_of(self, tensor: torch.Tensor) -> int | None:
-        """Return what a tensor of counts adds up to; None unknown."""
+        """Return what a tensor of counts adds up to; None if unknown."""
         counts = self._counts_of(tensor)
         return None if counts is None else sum(counts)
 

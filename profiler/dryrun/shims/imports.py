@@ -1,4 +1,4 @@
-"""Whether a program goes on where a package that it imports is not installed."""
+"""Whether a program goes on if a package that it imports is not installed."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 them.
 
 Triton and flash-attn need CUDA to install. Programs import them at their top for kernels that a given job may
-never launch. A launch ends the dry run in one line that names the kernel. A program that does without a
-package where there is none does so here too.
+never launch. A launch ends the dry run in one line that names the kernel. A program that works without a
+missing package does so here too.
 """
 
 from __future__ import annotations

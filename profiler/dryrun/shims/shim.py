@@ -22,7 +22,7 @@ class Shim(Playing):
     """Replaces all of it on `install`, and puts it back on `remove`."""
 
     def install(self) -> None:
-        """Replace everything; `remove` must follow, also where this raises."""
+        """Replace everything; `remove` must follow, also if this raises."""
         replaced = self._replaced
         replaced.environment(self.world.variables())
         for replace in _ALL:

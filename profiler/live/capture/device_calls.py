@@ -55,7 +55,7 @@ def timed_call(
     kwargs: Mapping[str, Any],
     issued: Sequence[tuple[PendingCollective, Said]],
 ) -> Any:
-    """Make a watched collective's call; where it blocks or runs in the caller's stream, have that timed.
+    """Make a watched collective's call; if it blocks or runs in the caller's stream, have that timed.
 
     `device` learns here which collective a single call issued; for a batch the recorder reports it.
     """
@@ -63,7 +63,7 @@ def timed_call(
     opened = device.guarded(device.wait_begun, None) if waits else None
     result = original(*args, **kwargs)
     if waits:
-        # Also where nothing was opened: a side stream that waited stands for the collective from now on.
+        # Also if nothing was opened: a side stream that waited stands for the collective from now on.
         device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
     if len(issued) == 1:
         device.guarded(lambda: device.issued(issued[0][0]), None)

@@ -101,7 +101,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, noting when it ran and, where it matters, what it was."""
+        """Run the operator, noting when it ran and, if it matters, what it was."""
         kind, decoder, run, _ = self._kinds.get(id(func)) or self._classify(func)
         if kind == _HIGHER:
             # Operators inside are not seen; a collective there shows as a difference to the group's own
@@ -266,7 +266,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             recorder.flight.raised(note)
             raise
         if device is not None and waits and issued:
-            # Also where nothing was opened: a side stream that waited stands for the collective from now on.
+            # Also if nothing was opened: a side stream that waited stands for the collective from now on.
             device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
         if not issued:
             return result
@@ -350,7 +350,7 @@ def _devices(args: Any, result: Any) -> int:
 
 
 def put_on(mode: SurveyMode) -> None:
-    """Put the mode on the stack, where it is not there already."""
+    """Put the mode on the stack, if it is not there already."""
     if not any(active is mode for active in _get_current_dispatch_mode_stack()):
         mode.__enter__()  # type: ignore[no-untyped-call]
 

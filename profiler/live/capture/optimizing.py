@@ -50,7 +50,7 @@ class _Begun:
 
 
 class OptimizerSteps:
-    """Tells the recorder when an optimizer steps, and notes what it does where a step is surveyed."""
+    """Tells the recorder when an optimizer steps, and notes what it does if a step is surveyed."""
 
     def __init__(
         self, recorder: Recorder, is_recording: Callable[[], bool], on_failure: Callable[[Exception], None]

@@ -66,7 +66,7 @@ class _Held:
         return (self.events is None or self.events.ready()) and self.prints.ready()
 
     def rows(self) -> StepRows | Passed | None:
-        """Make its rows, or say what they are made of, if it has any; blocks where it is not ready."""
+        """Make its rows, or say what they are made of, if it has any; blocks if it is not ready."""
         if self.events is not None and not self.events.ready():
             self.events.wait()
         return self.finish(self.prints.read(), None if self.events is None else self.events.read())
@@ -96,16 +96,16 @@ class Recorder:
         self.attribution = Attribution(names, groups)
         self.region: Region | None = None
         self.device: DeviceTimes | None = None
-        """Takes the device's times, where operators run behind the host and it can be timed."""
+        """Takes the device's times, if operators run behind the host and it can be timed."""
         self.templates = templates
-        """The sequences of surveyed steps, where watched ones are to take their causes from them."""
+        """The sequences of surveyed steps, if watched ones are to take their causes from them."""
         self.recording = Recording(host_times=host_times)
         self.waits = Waits(self.now_ns)
         self.awake = Awake()
         self.loading: Loading | None = None
         """Notes of loaders' calls; None until there are any."""
         self._awake_at_start: Moment | None = None
-        """How long the training thread had been awake when the step began; None unknown."""
+        """How long the training thread had been awake when the step began; None if unknown."""
         self.clearing = Clearing(names)
         self.fingerprints = Fingerprints()
         self.results = Results(self.fingerprints)
@@ -142,7 +142,7 @@ class Recorder:
     # -- regions ---------------------------------------------------------------------------------
 
     def begin(self, step: int | None, *, watched: bool = False) -> None:
-        """Begin a region: a step, or with None the time between steps, where only collectives count.
+        """Begin a region: a step, or with None the time between steps, in which only collectives count.
 
         `watched`: no mode is active, and whoever watches sees to the transport's spans.
         """
@@ -191,14 +191,14 @@ class Recorder:
         return Ended(region, end_ns, self.groups.sequence_numbers(), events, thread=thread)
 
     def _of_thread(self, region: Region) -> Stretch | None:
-        """Return how the training thread spent the step that has just ended; None unknown."""
+        """Return how the training thread spent the step that has just ended; None if unknown."""
         begun, self._awake_at_start = self._awake_at_start, None
         return None if begun is None or region.excluded else between(begun, self.awake.now())
 
     def end(self) -> tuple[int, tuple[Template, bool] | None]:
         """End a surveyed region; return how many rows it has, and what its sequence taught and if it was new.
 
-        The rows come from `finished`, where there is a device once that has passed the region.
+        The rows come from `finished`, once a device, if there is one, has passed the region.
         """
         end_ns = self.now_ns()
         events = None if self.device is None else self.device.end()

@@ -55,7 +55,7 @@ class Setting:
     threads: dict[int, str] = field(default_factory=dict)
     """Thread of the transport -> the group it serves; filled as spans are joined."""
     slowing: Slowing | None = None
-    """Time that surveying adds to each operator unseen; None unknown."""
+    """Time that surveying adds to each operator unseen; None if unknown."""
 
     def from_epoch(self, monotonic_ns: int) -> int:
         """Return a monotonic reading as the ledger counts it."""
@@ -71,13 +71,13 @@ class Ended:
     at_end: Mapping[str, int | None]
     """The groups' own counts then."""
     events: RegionEvents | None = None
-    """The device's events of it, where those are taken."""
+    """The device's events of it, if those are taken."""
     template: Template | None = None
     """The surveyed step that a watched one repeats."""
     same: bool = False
     """Whether it repeats that in the sizes too."""
     thread: Stretch | None = None
-    """How the training thread spent the step; None unknown."""
+    """How the training thread spent the step; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +412,7 @@ def _hash(
 
 
 def _number(message: Message, tickets: Sequence[int] | None, prints: Sequence[Fingerprint]) -> float | None:
-    """Return the one number that was printed, where a message is no more than that."""
+    """Return the one number that was printed, if a message is no more than that."""
     if message.message_bytes != _ONE_FLOAT or not tickets or len(tickets) != 1 or message.dtype != "float32":
         return None
     return float_of(prints[tickets[0]].number)

@@ -120,8 +120,8 @@ class Parts:
 def split(region: Region, window: Interval, in_flight: Sequence[Span], compiled: Sequence[Interval]) -> Parts:
     """Cut the step: capture's own time, copies, operators, blocked on a collective, compiled code, the rest.
 
-    All of it happens on one thread, so the layers hardly overlap; where they do (a wait inside compiled
-    code), the earlier layer knows better. The rest is Python between operators: idle, not unknown.
+    All of it happens on one thread, so the layers hardly overlap; if they do (a wait inside compiled code),
+    the earlier layer knows better. The rest is Python between operators: idle, not unknown.
     """
     flying = union([(span.start_ns, span.end_ns) for span in in_flight])
     # C++ does more in these times than wait: only instants with a collective in flight are blocked ones.

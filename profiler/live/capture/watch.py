@@ -378,7 +378,7 @@ class Watch:
         return not self._mode.muted and self._is_training()
 
     def backward_from(self, roots: Any) -> None:
-        """Note where the backward that begins now will get to, where a sequence may be known by it."""
+        """Note where the backward that begins now will get to, if a sequence may be known by it."""
         recorder = self._recorder
         region, templates = recorder.region, recorder.templates
         if region is None or region.step is None or templates is None or self._mode.muted:

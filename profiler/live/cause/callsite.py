@@ -31,7 +31,7 @@ _MOST: Final = 4096
 _ELSEWHERE: Final = -1
 """No module's id."""
 _NO_MODULE: Final = -2
-"""From here on down: where there is none."""
+"""This number and lower ones: no module is called."""
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -45,10 +45,10 @@ _ENGINE: Final = _code_of(getattr(torch.autograd.graph, "_engine_run_backward", 
 
 
 class _Path(NamedTuple):
-    """A stack as far as it tells where a collective is issued, from the inside out."""
+    """The part of a stack that shows where a collective is issued, from the inside out."""
 
     inner: tuple[tuple[CodeType, int], ...]
-    """Code and position of each frame, up to the innermost module's call where there is one."""
+    """Code and position of each frame, up to the innermost module's call if there is one."""
     outer: tuple[tuple[CodeType, int], ...]
     """Frames beyond it."""
     has_module: bool

@@ -41,13 +41,13 @@ class Cause:
     operand: tuple[Any, int, Any] | None = None
     """The argument of `dtensor_op` that is redistributed: all of its schema, its place there, its spec."""
     parameter_name: str | None = None
-    """Name of the one parameter it is for, where a wrapper API itself says so."""
+    """Name of the one parameter it is for, if a wrapper API itself says so."""
     fsdp_group: Any = None
-    """FSDP2's parameter group, where its code is on the stack."""
+    """FSDP2's parameter group, if its code is on the stack."""
     fsdp1_handle: Any = None
-    """FSDP1's handle of a unit's flat parameter, where its code is on the stack."""
+    """FSDP1's handle of a unit's flat parameter, if its code is on the stack."""
     parameters: tuple[Any, ...] = ()
-    """The parameters it is for, where a library keeps the objects themselves."""
+    """The parameters it is for, if a library keeps the objects themselves."""
     in_closure: bool = False
     """An optimizer's closure was passed: what lies further out, its `step`, is not what this is for."""
     settled: bool = False

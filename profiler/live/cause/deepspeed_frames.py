@@ -34,7 +34,7 @@ Find = Callable[[FrameType], Iterable[Any]]
 
 
 def path_inside(path: str) -> str | None:
-    """Return a file's path inside DeepSpeed's package, None for a file outside or where it is not loaded."""
+    """Return a file's path inside DeepSpeed's package, None for a file outside or if it is not loaded."""
     file = getattr(sys.modules.get("deepspeed"), "__file__", None)
     if file is None:
         return None

@@ -68,10 +68,10 @@ class _Known:
     code: CodeType
     reader: Reader | None
     place: str | None
-    """`file.py` to show where the frame is the user's or a library's."""
+    """`file.py` to show if the frame is the user's or a library's."""
     is_user: bool
     in_package: str | None = None
-    """`package/file.py` where the frame is of an installed library other than torch."""
+    """`package/file.py` if the frame is of an installed library other than torch."""
 
 
 _of_torch: dict[int, _Known] = {}
@@ -220,7 +220,7 @@ def _is_generated(path: str) -> bool:
 
 
 def _is_library(path: str) -> bool:
-    """Whether a file was installed: also where another environment's packages are on the path."""
+    """Whether a file was installed: also if another environment's packages are on the path."""
     return path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES)
 
 

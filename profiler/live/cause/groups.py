@@ -174,7 +174,7 @@ class Groups:
         return backend_of(None, self._device_type) if initialized() else None
 
     def size(self, name: str) -> int:
-        """Return the number of ranks of the group of this name, 1 where it is not known any more."""
+        """Return the number of ranks of the group of this name, 1 if it is not known any more."""
         for mine, ref in self._mine:
             group = ref()
             if mine == name and group is not None:

@@ -55,7 +55,7 @@ def _wraps(module: nn.Module | None) -> bool:
     """Whether the module keeps the user's as its attribute `module`."""
     if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         return True
-    # DeepSpeed is not imported for this: where an engine exists, its class tells.
+    # DeepSpeed is not imported for this: if an engine exists, its class shows it.
     return any(base.__name__ == "DeepSpeedEngine" for base in type(module).__mro__)
 
 
@@ -166,7 +166,7 @@ class Names:
                     del self._parameters[id(parameter)]
 
     def _is_held_as(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether the module that had the parameter of this name has this one; true where none is known."""
+        """Whether the module that had the parameter of this name has this one; true if none is known."""
         held = self._holders.get(name)
         module = None if held is None else held[0]()
         return held is None or (module is not None and module._parameters.get(held[1]) is parameter)
@@ -182,7 +182,7 @@ class Names:
         self._grads_by_address = {}
 
     def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> At | None:
-        """Which the tensor is: the parameter's (local) values, or its gradient where asked; None for neither.
+        """Which the tensor is: the parameter's (local) values, or its gradient if asked; None for neither.
 
         One parameter is looked at, where `at_address` first looks at all of them.
         """

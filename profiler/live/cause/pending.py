@@ -62,7 +62,7 @@ class Message:
     reduce_op: str | None = None
     root: int | None = None
     group_rank: int | None = None
-    """This rank's number in the group; None unknown."""
+    """This rank's number in the group; None if unknown."""
     received_bytes: int | None = None
     """Bytes that this rank gets in an all_to_all; None for all else, and if unknown."""
 
@@ -130,7 +130,7 @@ def growths(collectives: Iterable[PendingCollective]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class UnseenAfter:
-    """The last collective that C++ issued, unseen, right after `last`; that itself where there is none."""
+    """The last collective that C++ issued, unseen, right after `last`; that itself if there is none."""
 
     last: PendingCollective | None
 
@@ -149,7 +149,7 @@ class PendingCompute:
     input_tickets: list[int] | None
     output_tickets: list[int] | None
     telling: tuple[int, ...] = ()
-    """Tickets of its data: where one of them holds one value throughout, equality proves nothing."""
+    """Tickets of its data: if one of them holds one value throughout, equality proves nothing."""
     masks: tuple[int, ...] = ()
     """Tickets of operands that hold infinity on purpose."""
     moved_bytes: int = 0

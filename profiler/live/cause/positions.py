@@ -36,6 +36,6 @@ def _lies(
 
 
 def layout_of(tensor: Any) -> tuple[str | None, str | None]:
-    """Return the placements of a DTensor, and its mesh dimensions' names where they have some."""
+    """Return the placements of a DTensor, and its mesh dimensions' names if they have some."""
     names = getattr(getattr(tensor, "device_mesh", None), "mesh_dim_names", None)
     return placements_text(tensor), ",".join(names) if names else None

@@ -122,7 +122,7 @@ class CommBudget:
         this process is `rank`. Build the model inside, on the `mesh` of the object that `with` gives. All
         that runs inside is one step, unless `step()` of it is called: then what that holds.
 
-        Raises UsageError where there is no limit, or they cannot be judged.
+        Raises UsageError if there is no limit, or they cannot be judged.
         """
         __tracebackhide__ = True
         try:

@@ -94,7 +94,7 @@ class ScriptOptions:
 def run_script(
     script: Path, arguments: Sequence[str], options: ScriptOptions, show: Callable[[Session], None]
 ) -> None:
-    """Run the script under an audit; `show` is called with the closed session where there were steps.
+    """Run the script under an audit; `show` is called with the closed session if there were steps.
 
     The script's SystemExit passes through; another exception is printed as Python prints it, without
     our frames, and leaves with exit code 1. Raises UsageError if the script cannot be read, or a function of
@@ -142,7 +142,7 @@ def _told(watch: _Watch, show: Callable[[Session], None]) -> None:
 
 
 def _without_ours(trace: TracebackType | None, script: Path) -> TracebackType | None:
-    """Return the traceback from the script's own frame on; all of it where the script is not in it."""
+    """Return the traceback from the script's own frame on; all of it if the script is not in it."""
     entry = trace
     while entry is not None and entry.tb_frame.f_code.co_filename != str(script):
         entry = entry.tb_next
@@ -301,7 +301,7 @@ class _Watch:
             self._optimizer = optimizer
 
     def _tell_checks(self, optimizer: Any) -> None:
-        """Say once, on rank 0, where the checks cannot see all that the optimizer trains."""
+        """Say once, on rank 0, if the checks cannot see all parameters that the optimizer trains."""
         self._told_checks = True
         trained = {id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
         model = self._checked

@@ -73,7 +73,7 @@ class Shape:
 
     @classmethod
     def of(cls, world_size: object, mesh: object, rank: object) -> Shape:
-        """Return what a test's arguments ask for; UsageError where that cannot be."""
+        """Return what a test's arguments ask for; UsageError if that cannot be."""
         shape, names = _mesh(mesh)
         size = None if world_size is None else _whole("world_size", world_size, 1)
         if shape is not None:
@@ -105,9 +105,9 @@ class Shape:
 def process_group(shape: Shape) -> Iterator[Any]:
     """Have a process group of that shape inside, and the mesh asked for, or None; leave none behind.
 
-    A group that exists already is used where its size is the one asked for and is left as it is. Else a
+    A group that exists already is used if its size is the one asked for and is left as it is. Else a
     launcher's variables make a gloo group of its processes. Without a launcher, a size of one is a gloo group
-    of this process, and any other a fake group. Raises UsageError where the sizes do not agree.
+    of this process, and any other a fake group. Raises UsageError if the sizes do not agree.
     """
     made = False
     undo: Callable[[], None] = _nothing

@@ -148,7 +148,7 @@ def _text(message: Message, place: Place) -> bytes:
 
 
 def group_text(name: str, ranks: tuple[int, ...], text: str | None) -> bytes:
-    """Return the bytes of a group's slot that say what it is; without its ranks where they do not fit."""
+    """Return the bytes of a group's slot that say what it is; without its ranks if they do not fit."""
     room = layout.GROUP_BYTES - layout.GROUP_TEXT_AT
     says = {"name": name[:_TEXT_MOST], "text": text and text[:40], "ranks": layout.runs_of(ranks)}
     return layout.text_slot(says, 1, room) or layout.text_slot({**says, "ranks": []}, 1, room) or b""

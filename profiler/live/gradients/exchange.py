@@ -120,7 +120,7 @@ def true_gradients(
 
 
 def own_gradients(ranks: Ranks, pairs: Sequence[Pair]) -> list[Own]:
-    """Return what every rank compares; collectives where a gradient is Partial on all of its ranks."""
+    """Return what every rank compares; collectives if a gradient is Partial on all of its ranks."""
     layouts = [_layout(pair, ranks.rank) for pair in pairs]
     gathered = ranks.gather(
         [

@@ -38,7 +38,7 @@ class Suspect:
     """Worst relative error once the missing reduction is done."""
     tied_to: str | None = None
     own_name: str | None = None
-    """In the model, where that differs."""
+    """In the model, if that differs."""
 
     @property
     def holders(self) -> list[int]:
@@ -47,7 +47,7 @@ class Suspect:
 
 
 def findings_of(suspects: Sequence[Suspect], partitions: Sequence[Partition]) -> list[Finding]:
-    """Return one finding a parameter, or one a diagnosis where more than `GROUP_ABOVE` share it."""
+    """Return one finding per parameter, or one per diagnosis if more than `GROUP_ABOVE` share it."""
     alike: dict[tuple[object, ...], list[Suspect]] = {}
     for suspect in suspects:
         seen = suspect.diagnosis

@@ -265,7 +265,7 @@ def _one_tensor(
 
 
 def _require_whole(pair: Pair) -> None:
-    """Raise UsageError where ranks say different things of a parameter, or hold only a part of it."""
+    """Raise UsageError if ranks say different things of a parameter, or hold only a part of it."""
     facts = {
         (holding.shape, holding.dtype, holding.trained)
         for holding in pair.holdings

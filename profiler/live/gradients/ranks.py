@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The ranks of the default process group, or one rank where there is none.
+    """The ranks of the default process group, or one rank if there is none.
 
     Every method that talks is a collective: all ranks call it, in the same order.
     """

@@ -106,7 +106,7 @@ def _forget(pairs: Sequence[Pair]) -> None:
 
 
 def _total(pair: Pair) -> torch.Tensor | None:
-    """Return the gradient: where one tensor of the model is several of the reference, their sum."""
+    """Return the gradient: if one tensor of the model is several of the reference, their sum."""
     total: torch.Tensor | None = None
     for tensor in pair.references:
         if tensor.grad is not None:

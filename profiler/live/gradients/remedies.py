@@ -76,7 +76,7 @@ def remedy_of(
 
 
 def for_all(remedy: Remedy, name: str, count: int) -> Remedy:
-    """Return the remedy with its code in a loop where several parameters need it, not `name` alone."""
+    """Return the remedy with its code in a loop if several parameters need it, not `name` alone."""
     getter = _get(name)
     if count == 1 or remedy.code is None or getter not in remedy.code:
         return remedy

@@ -57,7 +57,7 @@ class Layout:
     placements: tuple[Any, ...] = ()
     """No Partial: a gradient that still is one is reduced before it is compared."""
     was_partial: str | None = None
-    """Placements as they were, where a dimension was Partial."""
+    """Placements as they were, if a dimension was Partial."""
     index: Index = ()
     """The part of the reference's parameter that the user cut out for this rank; () for all of it."""
     flat: Flat | None = None
@@ -126,7 +126,7 @@ def layout_of(tensor: torch.Tensor, index: Index = (), flat: Flat | None = None)
 
 
 def local_gradient(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Return what this rank holds of a gradient; a collective over its mesh where it was Partial."""
+    """Return what this rank holds of a gradient; a collective over its mesh if it was Partial."""
     if isinstance(gradient, DTensor):
         settled = _on_mesh(gradient)
         if layout.was_partial is not None:
@@ -156,8 +156,8 @@ class Partition:
     def holders(self, slice_keys: Sequence[tuple[object, ...] | None]) -> int:
         """Return how many ranks of each group hold the same slice, so that adding them up means something.
 
-        0 where that differs or nothing is to be added. `slice_keys` are by rank, None if a rank holds nothing
-        of the parameter. Such a rank can only stand aside in a group whose others have all of it.
+        0 if that differs or nothing is to be added. `slice_keys` are by rank, None if a rank holds nothing of
+        the parameter. Such a rank can only stand aside in a group whose others have all of it.
         """
         counts: set[int] = set()
         for peers in self.ranks:

@@ -53,7 +53,7 @@ _EPS_OF_MATMUL: Final = {"high": _TF32_EPS, "medium": 2.0**-7}
 
 
 def eps_of(dtypes: Iterable[torch.dtype], device_type: str) -> float:
-    """Return the largest spacing of the floating dtypes involved; float32 counts as TF32 where that is on."""
+    """Return the largest spacing of the floating dtypes involved; float32 counts as TF32 if that is on."""
     spacings = [0.0]
     for dtype in dtypes:
         if not dtype.is_floating_point and not dtype.is_complex:
@@ -65,7 +65,7 @@ def eps_of(dtypes: Iterable[torch.dtype], device_type: str) -> float:
 
 
 def compute_dtypes(modules: Iterable[nn.Module]) -> set[torch.dtype]:
-    """Return the dtypes that wrappers and autocast compute or reduce in, where they can be asked.
+    """Return the dtypes that wrappers and autocast compute or reduce in, if they can be asked.
 
     FSDP2's and DDP's mixed precision are read from the modules; an autocast around the forward alone is
     over by now and cannot be seen.

@@ -28,7 +28,7 @@ def audit_engine(engine: Any, out: str | Path | None = None, **options: Any) -> 
     data or validating, is in no step; neither are micro-batches that no update follows. Leaving the context
     gives the engine back as it was.
 
-    Raises UsageError where `engine` is no DeepSpeed engine, and what `audit()` raises.
+    Raises UsageError if `engine` is no DeepSpeed engine, and what `audit()` raises.
     """
     if not is_engine(engine):
         raise UsageError(

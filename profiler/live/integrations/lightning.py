@@ -90,5 +90,5 @@ class AuditCallback(Callback):
         self._audit.close(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Close the session where Lightning left training without saying so."""
+        """Close the session if Lightning left training without saying so."""
         self._audit.close()

@@ -138,7 +138,7 @@ class Capturing:
             self.recorder.fingerprints.prepare(self._device)
 
     def install(self) -> None:
-        """Install all that records; `uninstall` must follow, also where this is interrupted."""
+        """Install all that records; `uninstall` must follow, also if this is interrupted."""
         recorder, watch, undo = self.recorder, self._watch, self.undo
         work_wait = OnThisThread(recorder.waits.for_work, self._is_recording)
         undo.callback(patch_work_wait(recorder.now_ns, work_wait, recorder.flight))

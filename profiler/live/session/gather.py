@@ -111,7 +111,7 @@ class Meeting:
         """Agree on the run's id. Rank 0 runs `prepare` before any other rank goes on.
 
         A rank that finds no rank 0 within the limit goes on with an id of its own. Raises what every rank
-        raises where `prepare` fails.
+        raises if `prepare` fails.
         """
         if self._base is None:
             prepare()
@@ -201,7 +201,7 @@ class Meeting:
     def telling_others(self) -> Iterator[None]:
         """Let no rank wait for one that fails in here: all raise the same error, in one line.
 
-        The error names the lowest rank that failed. Raises RunFolderError where it is one, else UsageError.
+        The error names the lowest rank that failed. Raises RunFolderError if it is one, else UsageError.
         """
         try:
             yield

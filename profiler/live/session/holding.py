@@ -25,7 +25,7 @@ _held: Holder | None = None
 
 
 def claim(session: Holder) -> None:
-    """Make this session the process's open one; UsageError where there is one, also while it still opens."""
+    """Make this session the process's open one; UsageError if there is one, also while it still opens."""
     global _held
     with _lock:
         if _held is not None:
@@ -36,7 +36,7 @@ def claim(session: Holder) -> None:
 
 
 def release(session: Holder) -> None:
-    """Let another session be opened; without effect where this one is not the process's."""
+    """Let another session be opened; without effect if this one is not the process's."""
     global _held
     with _lock:
         if _held is session:

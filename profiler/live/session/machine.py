@@ -102,7 +102,7 @@ def usable_cores() -> tuple[int | None, tuple[int, ...]]:
 
 @cache
 def nccl_version(backend: str | None) -> str | None:
-    """Return the version of NCCL (or RCCL) that torch was built with, where the job uses it."""
+    """Return the version of NCCL (or RCCL) that torch was built with, if the job uses it."""
     if backend is None or "nccl" not in backend or not torch.cuda.is_available():
         return None
     try:
@@ -125,7 +125,7 @@ def _cards(root: Path) -> str:
 
 
 def _card(card: Path) -> tuple[str, int] | None:
-    """Return the kind and the Gb/s of a card, 0 where it does not say; None if its port is down."""
+    """Return the kind and the Gb/s of a card, 0 if it does not say; None if its port is down."""
     port = card / "ports/1"
     state = _text(port / "state")
     if state and "ACTIVE" not in state:
@@ -156,7 +156,7 @@ GROUP = ("GROUP_RANK", "NODE_RANK")
 
 
 def ranks_per_node(rank: int, world_size: int, environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return LOCAL_WORLD_SIZE where it is true of every rank that consecutive ones share a node; else None.
+    """Return LOCAL_WORLD_SIZE if it is true of every rank that consecutive ones share a node; else None.
 
     Rank, local rank and node of this rank have to fit, so a variable that was left over from another job is
     not believed. One machine that runs several agents of torchrun has several nodes by this. Their host name

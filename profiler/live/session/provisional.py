@@ -67,7 +67,7 @@ class Provisional(Background):
         left_s = (due_ns - self._now_ns()) / 1e9
         if left_s > 0:
             return min(max(left_s, _SHORTEST_S), _LOOK_S)
-        # Before it is done: where it fails, the same rows would fail again ten times a second.
+        # Before it is done: if it fails, the same rows would fail again ten times a second.
         self._kept = steps
         self._keep(waiting)
         return _LOOK_S

@@ -24,7 +24,7 @@ Level: TypeAlias = Literal["schedule", "survey", "watch"]
 LEVELS: Final[tuple[Level, ...]] = ("schedule", "survey", "watch")
 
 SURVEY_EVERY: Final = 100
-"""The usual spacing, which grows where surveys would add too much. Any other one is kept."""
+"""The usual spacing, which grows if surveys would add too much. Any other one is kept."""
 _FIRST: Final = 2
 _WARM_UP: Final = 8
 """So many steps in a row are surveyed while each is a new sequence of C++'s."""

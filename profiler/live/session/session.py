@@ -70,7 +70,7 @@ def audit(
     job. Each takes its cause from the surveyed step whose sequence it repeats. A step that repeats none is
     attributed by its own stack, and the next one is surveyed. `schedule` surveys steps 0 and 2, then one in
     `survey_every`, and watches all others. `survey` surveys every step, `watch` watches every step. With 100,
-    where these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
+    if these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
 
     `trace` has torch's profiler record the first `trace_steps` steps too. Each rank writes them to
     `trace.rankN.json.gz` in the run folder after the last step. Facts that only a trace has are joined to the
@@ -78,7 +78,7 @@ def audit(
     how long its stream stood still for each collective. All other times are unknown there. Traced steps run
     slower, 1.2 to 1.5 times in our measurements on the CPU. Reading the recording takes some tenths of a
     second after them. A step of more than 300,000 operators is not traced, as memory would not hold it: call
-    `session.step()`. The user's own profiler goes first: where it runs, the step is not traced and the report
+    `session.step()`. The user's own profiler goes first: while it runs, the step is not traced and the report
     says so.
 
     `checks` asks for checks that cost more than every job should pay, in one of `check_every` steps.
@@ -167,7 +167,7 @@ class Session:
         """This process's host and devices; asked once, as the description is made anew with each writing."""
 
     def open(self) -> Session:
-        """Open the session, where `with` cannot be written; `close()` must follow. Errors: see `audit`."""
+        """Open the session in code that cannot use `with`; `close()` must follow. Errors: see `audit`."""
         return self.__enter__()
 
     def close(self) -> None:
@@ -381,7 +381,7 @@ class Session:
                 self.end_step(finished=finished)
 
     def begin_step(self) -> None:
-        """Begin a step, where `with session.step()` cannot be written, as in a callback.
+        """Begin a step in code that cannot use `with session.step()`, as a callback.
 
         Raises UsageError when the session is not open, another step is, or another thread opened it.
         """

@@ -102,7 +102,7 @@ def _tickets(fingerprints: Fingerprints, local: torch.Tensor) -> list[int] | Non
 
 
 def _with(row: Value, prints: list[Fingerprint]) -> Value:
-    """Return the row with its fingerprint; `constant` also where the shard's halves are equal.
+    """Return the row with its fingerprint; `constant` also if the shard's halves are equal.
 
     Values that repeat within a shard, as a table with equal rows or copies of one expert, were made so.
     """

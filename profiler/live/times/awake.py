@@ -2,7 +2,7 @@
 
 A thread that computes is awake, also while others have its core. One that sleeps, reads a file or is blocked
 on a collective is not. This takes two readings per step, so watched steps have it too. Linux tells how long a
-thread was ready and had no core; where the system does not, nothing is known.
+thread was ready and had no core; if the system does not, nothing is known.
 """
 
 from __future__ import annotations

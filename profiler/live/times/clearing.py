@@ -5,7 +5,7 @@ It is needed twice if they are cleared, as in sharpness-aware steps, for several
 was skipped. When a backward of a surveyed step ends, the parameters that have a gradient are noted. They are
 cleared if, as the next one begins, all of them have no gradient or were filled with zeros meanwhile. If some
 are left they add up, and the ones in a bucket are unknown here. Gradients that are never there between
-backwards, as where FSDP2 keeps them to itself, tell nothing and count as not cleared.
+backwards, as with FSDP2, which keeps them to itself, show nothing and count as not cleared.
 """
 
 from __future__ import annotations

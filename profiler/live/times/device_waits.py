@@ -102,7 +102,7 @@ def _timed(
     event: Any,
     stream: Any,
 ) -> Any:
-    """Have one stream wait for an event; timed where that event stands for a collective."""
+    """Have one stream wait for an event; timed if that event stands for a collective."""
     owner: Any = None
     if is_recording():
         owner = times.guarded(lambda: times.stream_waits(event, stream), None)

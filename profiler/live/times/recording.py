@@ -30,7 +30,7 @@ class Recording:
         self._host_times = host_times
         self.spans = SpanRecorder()
         self.tracer: Tracer | None = None
-        """Traces the first steps, where that was asked for."""
+        """Traces the first steps, if that was asked for."""
         self._early: list[RawSpan] = []
         """Spans of the region up to where its trace was given up."""
         self._needless = False

@@ -120,7 +120,7 @@ def bytes_of_rank(
 ) -> Bytes:
     """Look at this rank's files in the folder that the writer writes to; other stores say nothing.
 
-    Their names have the rank in the group that saves; 0 where each process saves for itself.
+    Their names have the rank in the group that saves; 0 if each process saves for itself.
     """
     alone = no_dist or not torch.distributed.is_initialized()
     # -1: the process is not in the group.

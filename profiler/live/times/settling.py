@@ -28,7 +28,7 @@ def settle(least_s: float = _PAUSE_S) -> None:
 
 
 def _gloo_runs() -> bool:
-    """Whether one of gloo's threads runs or waits for a core; False where the system does not tell."""
+    """Whether one of gloo's threads runs or waits for a core; False if the system does not tell."""
     try:
         with os.scandir("/proc/self/task") as tasks:
             return any(_runs(task.path) for task in tasks)

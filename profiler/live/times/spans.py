@@ -122,7 +122,7 @@ class SpanRecorder:
         self._recording = None
 
     def start(self, *, everything: bool = False, device: bool = False) -> bool:
-        """Start; False where this torch cannot, or where a profiler runs already.
+        """Start; False if this torch cannot, or if a profiler runs already.
 
         `everything`: operators and shapes are recorded too, with `device` what the device does, and the
         recording is kept for `take_recording`.

@@ -57,7 +57,7 @@ class Tracer:
         return self._open or len(self.steps) + len(self.failed_steps) < self._most
 
     def begin(self, step: int) -> bool:
-        """Begin a step; False where it is not traced and the spans' recording is to run as usual."""
+        """Begin a step; False if it is not traced and the spans' recording is to run as usual."""
         self._leave_annotation()
         if not self._open:
             if len(self.steps) >= self._most:
@@ -137,7 +137,7 @@ class Tracer:
     def write(self, path: Path, about: dict[str, Any]) -> bool:
         """Write the recordings as one Kineto trace with `about` as its `distributedInfo`; False without any.
 
-        Raises OSError where the file cannot be written, msgspec's errors where torch wrote no JSON.
+        Raises OSError if the file cannot be written, msgspec's errors if torch wrote no JSON.
         """
         results, self._results = self._results, []
         if not results:

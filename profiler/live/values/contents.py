@@ -1,4 +1,4 @@
-"""Numbers for what memory holds: equal ones where two tensors are one untouched memory, or a copy of it.
+"""Numbers for what memory holds: equal ones if two tensors are one untouched memory, or a copy of it.
 
 Equal values can be a coincidence: a mask of ones, a branch that is zero as yet, ranks of one seed. Content in
 the same memory that was not written to since is the same whatever its values are. A write is known by the

@@ -108,7 +108,7 @@ class _Copied:
 
 
 class PlainReadback:
-    """Copies where there is nothing but a blocking copy: other accelerators, and the CPU in tests."""
+    """Copies for devices that only have a blocking copy: other accelerators, and the CPU in tests."""
 
     def stream(self) -> Hashable:
         """Return nothing that tells streams apart: such a copy waits by itself."""

@@ -257,7 +257,7 @@ class Results:
             self._read(piece, tensor, func)
 
     def _stands_for(self, hits: list[_Hit], copy: torch.Tensor, func: Any, args: Sequence[Any]) -> bool:
-        """Follow a copy of a whole result in its place; False where it is none."""
+        """Follow a copy of a whole result in its place; False if it is none."""
         result = hits[0][0].result
         if any(piece.result is not result for piece, _ in hits):
             return False

@@ -20,7 +20,7 @@ from shardtoll.ledger.records.value import SKETCH
 from shardtoll.profiler.live.cause.call import is_ordinary
 
 NUMBERS: Final = SKETCH + 2
-"""Sum of squares, the sketch, and 1 where the tensor holds one value throughout."""
+"""Sum of squares, the sketch, and 1 if the tensor holds one value throughout."""
 FOLD: Final = 4096
 """An index is split into (index // FOLD, index % FOLD), each with a sign: tables stay small."""
 _PIECE: Final = 1 << 20

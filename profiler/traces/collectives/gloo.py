@@ -38,7 +38,7 @@ class _Request(Struct, eq=False):
     spans: int
     """Spans that may still come of it."""
     shapes: frozenset[tuple[int, ...]] | None
-    """Those of its tensors; None unknown."""
+    """Those of its tensors; None if unknown."""
     row: Linked | None = None
     """The resulting row so far."""
 

@@ -63,7 +63,7 @@ class KernelTable(Struct):
 
 
 def load_table(extra: Path | None = None) -> KernelTable:
-    """Return our table with the user's TOML file in front; UsageError where that is malformed."""
+    """Return our table with the user's TOML file in front; UsageError if that is malformed."""
     texts = [
         files("shardtoll.profiler.traces.collectives").joinpath("kernels.toml").read_text(encoding="utf-8")
     ]

@@ -10,7 +10,7 @@ from shardtoll.profiler.traces.file.trace_columns import I64, DeviceWork, HostWo
 
 
 def launches(device: DeviceWork, calls: HostWork, pids: I64 | None = None) -> I64:
-    """Return the row of the call that launched each piece of device work; -1 where it was not recorded.
+    """Return the row of the call that launched each piece of device work; -1 if it was not recorded.
 
     `pids`: the process of each thread, from `processes`. Each counts its correlation ids by itself.
     """

@@ -42,7 +42,7 @@ class Linked:
     args: CommArgs
     issue_ns: int | None
     thread: int
-    """Thread that asked for it; -1 where unknown."""
+    """Thread that asked for it; -1 if unknown."""
     how: str
     """The first source that named it: `args`, `external`, `launch`, `coalesced`, `span` or `name`."""
     shared: bool = False

@@ -19,7 +19,7 @@ class Served(Struct, frozen=True):
     """Work of one step of an inference engine."""
 
     kind: str | None
-    """One of `SERVES`; None unknown."""
+    """One of `SERVES`; None if unknown."""
     requests: int | None
 
 
@@ -130,7 +130,7 @@ def _widened(found: list[Mark], others: list[Mark]) -> list[Mark]:
 
 
 def _joined(found: list[Mark]) -> list[Mark]:
-    """Return the marks, each as long as until the next one, where that follows soon."""
+    """Return the marks, each as long as until the next one, if that follows soon."""
     starts = np.array([mark.start_ns for mark in found], np.int64)
     periods = np.diff(starts)
     if not len(periods):

@@ -37,21 +37,21 @@ class Nest:
         self._levels = [_Level(start[part], end[part], row[part]) for part in parts]
 
     def path(self, at_ns: I64) -> Iterator[I64]:
-        """Yield, for each depth from the outside in, the row that encloses each instant; -1 where none."""
+        """Yield, for each depth from the outside in, the row that encloses each instant; -1 if none."""
         for level in self._levels:
             place = np.searchsorted(level.start_ns, at_ns, side="right") - 1
             inside = (place >= 0) & (level.end_ns[place] >= at_ns)
             yield np.where(inside, level.row[place], -1)
 
     def innermost(self, at_ns: I64) -> I64:
-        """Return the row of the innermost interval at each instant; -1 where none."""
+        """Return the row of the innermost interval at each instant; -1 if none."""
         best = np.full(len(at_ns), -1, np.int64)
         for rows in self.path(at_ns):
             best = np.where(rows >= 0, rows, best)
         return best
 
     def outermost(self, at_ns: I64) -> I64:
-        """Return the row of the outermost interval at each instant; -1 where none."""
+        """Return the row of the outermost interval at each instant; -1 if none."""
         best = np.full(len(at_ns), -1, np.int64)
         for rows in self.path(at_ns):
             best = np.where(best >= 0, best, rows)
@@ -74,7 +74,7 @@ def nests_of(start_ns: I64, end_ns: I64, thread: I32, rows: I64) -> dict[int, Ne
 
 
 def innermost(of_thread: Mapping[int, Nest], thread: npt.NDArray[np.integer], at_ns: I64) -> I64:
-    """Return the innermost row for each (thread, instant); -1 where none."""
+    """Return the innermost row for each (thread, instant); -1 if none."""
     best = np.full(len(at_ns), -1, np.int64)
     for number, nest in of_thread.items():
         here = np.flatnonzero(thread == number)

@@ -79,7 +79,7 @@ class Table:
 
 
 def check_rows(rows: int, where: str, limit: int = ROW_LIMIT) -> None:
-    """Raise TraceError where more rows would be kept than memory is meant for."""
+    """Raise TraceError if more rows would be kept than memory is meant for."""
     if rows > limit:
         raise TraceError(
             f"{where} holds more than {limit} events of interest",
@@ -88,7 +88,7 @@ def check_rows(rows: int, where: str, limit: int = ROW_LIMIT) -> None:
 
 
 def numbers(values: list[Any], limit: int = 2**62) -> I64:
-    """Return ids as numbers, -1 where there is none or it does not fit."""
+    """Return ids as numbers, -1 if there is none or it does not fit."""
     try:
         array = np.array(values)
     except (OverflowError, ValueError):
@@ -100,7 +100,7 @@ def numbers(values: list[Any], limit: int = 2**62) -> I64:
 
 
 def externals(args: list[Args]) -> I64:
-    """Return the external ids of events, -1 where there is none."""
+    """Return the external ids of events, -1 if there is none."""
     return numbers([arg.external if arg.external is not None else arg.old_external for arg in args])
 
 

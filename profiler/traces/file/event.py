@@ -25,7 +25,7 @@ ABSENT: Final = msgspec.Raw()
 class Args(msgspec.Struct, gc=False):
     """The args of an event that say something of its device work or its collective.
 
-    Lists stay as they are written until somebody asks; where absent they are empty.
+    Lists stay as they are written until somebody asks; if absent they are empty.
     """
 
     external: Mixed = msgspec.field(default=None, name="External id")
@@ -181,7 +181,7 @@ def _decimal(value: Any) -> Decimal | None:
 
 
 def whole(value: Mixed, missing: int = -1) -> int:
-    """Return an id or count as a whole number, `missing` where it is none or absurd."""
+    """Return an id or count as a whole number, `missing` if it is none or absurd."""
     if value.__class__ is int:
         number: Any = value
     elif isinstance(value, str):

@@ -103,7 +103,7 @@ def _of_protobuf(head: bytes) -> Format | None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a protobuf number and the place behind it; 0 where there is none."""
+    """Return a protobuf number and the place behind it; 0 if there is none."""
     value = 0
     for nth in range(10):
         if at + nth >= len(data):

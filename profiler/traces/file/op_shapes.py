@@ -68,7 +68,7 @@ class Inputs(Struct, frozen=True):
         return self.operands[place] if place < len(self.operands) else None
 
     def text(self) -> str:
-        """Return `bf16[64,32] bf16[32,16]`, cut where it is long."""
+        """Return `bf16[64,32] bf16[32,16]`, cut if it is long."""
         words = " ".join(f"{each.dtype}[{','.join(map(str, each.shape))}]" for each in self.tensors)
         return words if len(words) <= _MOST_TEXT else f"{words[:_MOST_TEXT]}..."
 

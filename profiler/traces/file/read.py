@@ -23,7 +23,7 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
     """Read one trace of any age, layout and compression.
 
     A file that breaks off gives its readable part, with a notice `file-cut`. A notice `file-damaged` counts
-    events that could not be read. Raises TraceError, in one line, where nothing can be read or more than
+    events that could not be read. Raises TraceError, in one line, if nothing can be read or more than
     `row_limit` rows would be kept.
     """
     where = file.address

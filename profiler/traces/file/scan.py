@@ -72,7 +72,7 @@ class Scan:
         return self._window.head
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all events. Raises TraceError where the file is no trace."""
+        """Yield all events. Raises TraceError if the file is no trace."""
         first = self._window.first()
         self._window.at += 1
         keys = 0
@@ -104,7 +104,7 @@ class Scan:
                 self.metadata[key] = value
 
     def _sought(self) -> bool:
-        """After damage outside the events, go to their list; False, with `cut` set, where none is ahead."""
+        """After damage outside the events, go to their list; False, with `cut` set, if none is ahead."""
         self.cut = self.cut or "breaks off outside the events"
         while not self.found:
             match = _EVENTS.search(self._window.data, self._window.at)

@@ -47,7 +47,7 @@ def take(text: str, *, ended: bool, patience: int) -> Taken:
 
 
 def _take(taken: Taken, text: str, ended: bool, patience: int) -> bool:
-    """Read a stretch of events; True where nothing more can be read of the text."""
+    """Read a stretch of events; True if nothing more can be read of the text."""
     stretch = max(_STRETCH, len(text) // 64)
     while taken.place <= stretch:
         taken.place = _BETWEEN.match(text, taken.place).end()  # type: ignore[union-attr]

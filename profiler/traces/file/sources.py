@@ -47,8 +47,8 @@ def is_trace_input(path: str) -> bool:
 def find(paths: Sequence[str]) -> list[TraceFile]:
     """Return the trace files that paths, folders, globs and addresses name, each once, in order.
 
-    In a folder (and the folders in it) files count whose name ends as traces' names do. Raises
-    TraceError where a path names nothing.
+    In a folder (and the folders in it) files count whose name ends as traces' names do. Raises TraceError if
+    a path names nothing.
     """
     by_address: dict[str, TraceFile] = {}
     for path in paths:
@@ -194,7 +194,7 @@ def _system(path: str) -> tuple[Any, str]:
 
 @contextmanager
 def opened(file: TraceFile) -> Iterator[BinaryIO]:
-    """Open a trace file for reading bytes. Raises TraceError where that fails, also while it is read."""
+    """Open a trace file for reading bytes. Raises TraceError if that fails, also while it is read."""
     with _reported(file.address):
         if _ADDRESS.match(file.address):
             system, root = _system(file.address)

@@ -156,7 +156,7 @@ class Operators:
     kinds: tuple[OpKind, ...] = ()
 
     def at(self, external: I64) -> I64:
-        """Return for each id its place in `kinds`; -1 where no operator has it."""
+        """Return for each id its place in `kinds`; -1 if no operator has it."""
         if not len(self.external):
             return np.full(len(external), -1, np.int64)
         place = np.minimum(np.searchsorted(self.external, external), len(self.external) - 1)

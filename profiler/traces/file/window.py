@@ -69,7 +69,7 @@ class Window:
         return TraceError(f"{self._where} {what}", instead)
 
     def more(self, least: int = 1) -> bool:
-        """Add at least that many bytes to the window, as far as there are any; False where there are none."""
+        """Add at least that many bytes to the window, as far as there are any; False if there are none."""
         if len(self.data) - self.at > WINDOW_LIMIT:
             raise self.refused(
                 f"is no usable trace: one event or value is larger than {WINDOW_LIMIT >> 20} MiB"
@@ -97,7 +97,7 @@ class Window:
                 return b""
 
     def value(self) -> Any:
-        """Take one JSON value; None, with nothing taken, where it does not end or is none."""
+        """Take one JSON value; None, with nothing taken, if it does not end or is none."""
         size = _FIRST_TEXT
         while True:
             everything = self.at + size >= len(self.data)

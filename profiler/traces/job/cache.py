@@ -111,7 +111,7 @@ def code_digest(packages: Iterable[str]) -> str:
 def digest(kernels: Path | None) -> str:
     """Return the digest of what every result depends on: our code and the tables of kernel names.
 
-    Raises TraceError where `kernels` cannot be read.
+    Raises TraceError if `kernels` cannot be read.
     """
     hashed = hashlib.sha256(f"{CACHE_SCHEMA}{code_digest(_CODE)}".encode())
     if kernels is not None:
@@ -146,7 +146,7 @@ def load(path: Path) -> entry.Entry | None:
 
 
 def use(path: Path) -> None:
-    """Note that an entry was used now; OSError where it cannot be noted."""
+    """Note that an entry was used now; OSError if it cannot be noted."""
     os.utime(path)
 
 

@@ -25,7 +25,7 @@ class Dask:
     """The cluster behind a scheduler's address."""
 
     def __init__(self, address: str, *, answer_s: float = ANSWER_S, idle_s: float = IDLE_S) -> None:
-        """`address`: as `tcp://10.0.0.1:8786`. Raises UsageError where Dask is not installed."""
+        """`address`: as `tcp://10.0.0.1:8786`. Raises UsageError if Dask is not installed."""
         try:
             import distributed
         except ImportError as error:
@@ -40,7 +40,7 @@ class Dask:
     def run(self, work: Work, tasks: Sequence[Task]) -> Generator[TaskResult, None, None]:
         """Yield each result as it comes; see `executor.Executor`.
 
-        Raises UsageError where the scheduler does not answer, goes away, or has no workers.
+        Raises UsageError if the scheduler does not answer, goes away, or has no workers.
         """
         with self._client() as client:
             died = []

@@ -35,7 +35,7 @@ class Facts:
     address: str
     """The file as the user would name it."""
     world_size: int | None
-    """As the trace says; the ledger's own is a guess where this is None."""
+    """As the trace says; the ledger's own is a guess if this is None."""
     start_ns: int
     """First instant recorded, on the trace's clock."""
     end_ns: int
@@ -105,7 +105,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def read(path: Path) -> Entry:
-    """Return the entry. Raises OSError where there is none, ValueError where it is damaged."""
+    """Return the entry. Raises OSError if there is none, ValueError if it is damaged."""
     try:
         with zipfile.ZipFile(path) as packed:
             if any(item.compress_type != zipfile.ZIP_STORED for item in packed.infolist()):

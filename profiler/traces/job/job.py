@@ -74,8 +74,7 @@ def read_traces(
 
     `jobs`: processes at once, by default one a core. `dask`: the address of a Dask scheduler whose
     workers read instead. `cache`: keep results between calls. `kernels`: a TOML table of kernel names
-    of your own. Raises TraceError where nothing of a path can be read, UsageError where the cluster
-    cannot be used.
+    of your own. Raises TraceError if nothing of a path can be read, UsageError if the cluster cannot be used.
     """
     return list(iter_traces(paths, jobs, dask, cache, kernels, progress, work))
 
@@ -340,7 +339,7 @@ def _named(address: str, reason: str) -> str:
 
 
 def _merged(choice: Choice) -> Ledger:
-    """Return the ledger of all that is kept, with a notice where the job's size is a guess."""
+    """Return the ledger of all that is kept, with a notice if the job's size is a guess."""
     kept = choice.kept
     if all(each.entry.facts.world_size is None for each in kept):
         world_size = max(each.entry.ledger.run.world_size for each in kept)

@@ -31,9 +31,9 @@ class Options:
     kernels: str | None = None
     """A table of kernel names of the user's own; workers on other hosts must see the same file."""
     alone: bool = False
-    """The job's only file: where it does not say which rank it is of, rank 0 is a safe guess."""
+    """The job's only file: if it does not say which rank it is of, rank 0 is a safe guess."""
     part: int = 0
-    """Which of the file's devices, where each is a rank of its own."""
+    """Which of the file's devices, if each is a rank of its own."""
 
     def of_part(self, part: int) -> Options:
         """Return the options for another device of the same file."""

@@ -87,7 +87,7 @@ class Threads:
 
 
 def correlations(values: list[Any], process: I64 | None) -> I64:
-    """Return ids of launches that no other process has; -1 where there is none."""
+    """Return ids of launches that no other process has; -1 if there is none."""
     ids = numbers(values, 1 << (CORRELATION_BITS - 1))
     if process is None:
         return ids

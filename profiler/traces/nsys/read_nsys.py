@@ -118,7 +118,7 @@ def _trace(read: Read, works: Table, calls: Table, ranges: Ranges, identity: Ide
 
 
 def _operators_at(ranges: Ranges, calls: Table) -> I64:
-    """Return the number of the operator that made each call; -1 where none is recorded."""
+    """Return the number of the operator that made each call; -1 if none is recorded."""
     columns = {name: ranges.spans.take(name) for name in ranges.spans.names}
     start, thread = calls.view("start_ns"), calls.view("thread")
     if not len(columns["external"]):

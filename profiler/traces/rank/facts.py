@@ -34,7 +34,7 @@ class Facts(Struct, frozen=True):
     layer: I64
     """Layer of each piece of device work."""
     launch: I64
-    """Row of the call that launched it; -1 where not recorded."""
+    """Row of the call that launched it; -1 if not recorded."""
     owner: I64
     """Place of the step that launched it."""
     rows: list[Linked]

@@ -108,7 +108,7 @@ def _columns_of(fetches: list[tuple[int, int, int]]) -> tuple[list[int], list[in
 
 
 def _awaited(facts: Facts, rows: I64, chosen: I64, syncs: npt.NDArray[np.bool_]) -> I64:
-    """Return for each call the work whose end let it return; -1 where none did.
+    """Return for each call the work whose end let it return; -1 if none did.
 
     Calls that wait are recorded as such: synchronisations, copies that block, launches that take many times
     as long as the usual one. Which work it was, the end says: of what was launched before, the last that

@@ -53,7 +53,7 @@ class Pieces(Struct, frozen=True):
     layer: I8
     owner: I64
     reason: I64
-    """Row of the reason that explains an idle piece; -1 where none."""
+    """Row of the reason that explains an idle piece; -1 if none."""
 
 
 def reasons(facts: Facts, main: int) -> Reasons:

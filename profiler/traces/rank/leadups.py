@@ -96,7 +96,7 @@ def _between(parts: Pieces, layers: tuple[int, ...], since: I64, until: I64) -> 
 
 
 def _most(facts: Facts, since: I64, until: I64, row_phases: Sequence[str], work: Work) -> list[Most]:
-    """Return what had most kernel time in each lead-up; its collective's phase where no kernel ran."""
+    """Return what had most kernel time in each lead-up; its collective's phase if no kernel ran."""
     device = facts.trace.device
     rows = np.flatnonzero(facts.layer == COMPUTE)
     rows = rows[np.argsort(device.start_ns[rows], kind="stable")]

@@ -76,7 +76,7 @@ def _of_kernels(trace: Trace, compute: I64, phase: I8) -> I8:
 def _by_compute(
     start: I64, end: I64, is_send: Sequence[bool], begins: I64, ends: I64, phase: I8
 ) -> list[int]:
-    """Return the phase of each message; `OTHER` where no compute of a known phase is next to it."""
+    """Return the phase of each message; `OTHER` if no compute of a known phase is next to it."""
     # Measured ends overlap by microseconds with what begins then: the middle says what came first.
     middle = begins + (ends - begins) // 2
     order = np.argsort(middle, kind="stable")

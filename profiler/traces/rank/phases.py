@@ -55,7 +55,8 @@ def rows_of(work: HostWork, names: npt.NDArray[np.bool_]) -> I64:
 
 
 def main_thread(trace: Trace) -> int:
-    """Return the training thread: where steps are marked, else where most was called or run; -1 for none."""
+    """Return the training thread: the one with marked steps, else the one with most calls or operators; -1
+    for none."""
     steps = rows_of(trace.annotations, matching(trace, re.compile(r"^ProfilerStep")))
     for threads in (trace.annotations.thread[steps], trace.calls.thread, trace.ops.thread):
         if len(threads):

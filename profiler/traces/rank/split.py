@@ -91,7 +91,7 @@ def split(
     end_ns: int,
     between: Gaps | None = None,
 ) -> Split:
-    """Cut [start_ns, end_ns) into layers and steps; `between` is known where there is a device.
+    """Cut [start_ns, end_ns) into layers and steps; `between` is known if there is a device.
 
     The rows of `layers[COMM]` stand in the order of the ledger. Work that reaches beyond the ends
     stretches them.
