@@ -1,4 +1,4 @@
-"""The fixture `comm_budget`: a test fails where a step sends more than it may, on any machine.
+"""The fixture `comm_budget`: a test fails if a step sends more than it may, on any machine.
 
 pytest loads this file in every suite where shardtoll is installed, so it imports pytest and nothing else
 until a test asks for the fixture. `-p no:shardtoll` leaves it out.

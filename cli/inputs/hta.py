@@ -1,4 +1,4 @@
-"""`--hta`: what Holistic Trace Analysis says of the traces becomes part of their report."""
+"""`--hta`: the figures of Holistic Trace Analysis for the traces become part of their report."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def _entry(state: _State) -> RunEntry:
 
 
 def _told(state: _State) -> bool:
-    """Whether there is anything to say of the run but that it is being read."""
+    """Whether anything is known about the run except that it is being read."""
     return (state.report or state.error or state.gone) is not None
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def values_of_run(path: str) -> tuple[Derived, Report]:
-    """Return what a run folder, a saved report or traces say of themselves. Raises UsageError in one line."""
+    """Return the facts in a run folder, a saved report or traces. Raises UsageError in one line."""
     from shardtoll.analyzers.advise.from_run.run_question import derive
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.traces import TraceOptions

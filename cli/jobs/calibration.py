@@ -21,7 +21,7 @@ _POLL_S: Final = 0.2
 _FIELDS: Final = ("op", "ranks", "nodes", "sharing", "source", "times_ns")
 
 Told = Callable[[Mapping[str, Any]], None]
-"""Is given what a calibration says of its progress after each round."""
+"""Gets a calibration's progress after each round."""
 
 
 def measure_fabric(

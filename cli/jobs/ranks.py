@@ -62,7 +62,7 @@ def job_environment(ranks: int) -> dict[str, str]:
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
-        # One compute thread a rank: the ranks share this machine's cores as GPUs would not.
+        # One compute thread per rank: the ranks share this machine's cores as GPUs would not.
         "OMP_NUM_THREADS": "1",
         "KINETO_LOG_LEVEL": "99",
     }

@@ -167,7 +167,7 @@ def rows(attempts: Sequence[Attempt]) -> list[Row]:
 
 
 def bill_lines(attempt: Attempt) -> list[str]:
-    """Return the top of an attempt's bill, a line a finding: kind, toll and place.
+    """Return the top of an attempt's bill, one line per finding: kind, toll and place.
 
     Noise has no line, as on the first screen; it is counted with those that have no room.
     """

@@ -23,7 +23,7 @@ def beside(path: Path, table: str) -> Path:
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write `path` (one row a collective and rank), its steps and its findings; return the files written.
+    """Write `path` (one row per collective and rank), its steps and its findings; return the files written.
 
     Unknown is an empty field, an empty string is `""`. Text that a spreadsheet would take for a formula
     begins with `'`. Raises UsageError if writing fails.

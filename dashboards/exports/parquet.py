@@ -1,4 +1,4 @@
-"""The report as Parquet, a file a table: for pandas, polars, DuckDB and Spark."""
+"""The report as Parquet, one file per table: for pandas, polars, DuckDB and Spark."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EVIDENCE: Final = pa.field(
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write `x.parquet` (one row a collective and rank), `x.steps.parquet`, `x.findings.parquet` and a file
-    for each other table that has rows; return the files written.
+    """Write `x.parquet` (one row per collective and rank), `x.steps.parquet`, `x.findings.parquet` and a file
+    for each other table with rows. Return the files written.
 
     Columns and types are the ledger's; unknown is null. The file's own metadata has the run and the fabric as
     JSON under `shardtoll`. Raises UsageError if writing fails.

@@ -1,4 +1,4 @@
-"""Sweeps and what the model says of them, on a terminal."""
+"""Sweeps and the model's predictions for them, on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which figures a kind of finding does not have, as against not knowing them."""
+"""Figures that a kind of finding does not have, unlike figures that are unknown."""
 
 from __future__ import annotations
 

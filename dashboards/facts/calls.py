@@ -88,7 +88,7 @@ def calls(report: Report) -> Calls:
     for name, unknown in (("wire_bytes", "unsized"), ("exposed_ns", "untimed")):
         parts[name] = parts[name].fillna(0).astype(np.int64)
         parts[unknown] = (parts["calls"] - parts[unknown]).astype(np.int64)
-    # Rows that are equal but for the findings that speak of them are one row.
+    # Rows that differ only in the findings that speak of them are one row.
     row = np.empty(0, dtype=np.int64)
     if len(parts):
         row = parts.groupby(list(KEYS), dropna=False, sort=False).ngroup().to_numpy(dtype=np.int64)

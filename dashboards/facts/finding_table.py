@@ -29,7 +29,7 @@ FINDINGS: Final = pa.schema([(name, pa.int64()) for name in _INTS] + [(name, pa.
 
 
 def finding_table(report: Report) -> pa.Table:
-    """Return one row a finding; `rank_on_bill` is its number, from 1. Unknown is null."""
+    """Return one row per finding; `rank_on_bill` is its number, from 1. Unknown is null."""
     rows = [row(number, finding) for number, finding in enumerate(report.findings, start=1)]
     return pa.Table.from_pylist(rows, schema=FINDINGS)
 

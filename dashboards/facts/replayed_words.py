@@ -118,7 +118,7 @@ def path_words(path: Path) -> str:
 
 
 def basis(source: str, steps: int, nodes: int, replay_error: float, unknown_share: float) -> str:
-    """Return how well the replay stands: what it rests on and by how much it is off unedited."""
+    """Return how reliable the replay is: its basis and its error without any edit."""
     what = "launches, streams and waits" if source == "events" else "collectives and own time between them"
     return (
         f"replayed {human.plural(steps, 'step')} from {what}, {nodes:,} nodes. Unedited it is off by "

@@ -44,7 +44,7 @@ class Spoken:
 
 
 def spoken(report: Report, name: RowTable = "collectives") -> Spoken:
-    """Return what the findings say of the rows of that table."""
+    """Return which findings speak of which rows of that table."""
     import pandas as pd
 
     length = report.tables[name].num_rows

@@ -268,7 +268,7 @@ def doing(unbilled: Unbilled) -> str | None:
 
 
 def no_hardware(report: Report) -> bool:
-    """Whether there is nothing to say of what the hardware allows: jobs on CPUs have no peaks to meet.
+    """Whether the hardware's limits do not apply: jobs on CPUs have no peaks to meet.
 
     A bound that measurements refute is said even then.
     """

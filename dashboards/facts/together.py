@@ -89,7 +89,8 @@ def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
 
 
 def from_own_reason(report: Report, shown: Collection[int]) -> list[str]:
-    """Return a sentence if a rank is late by what another finding says of it alone, as its checkpoints."""
+    """Return a sentence if a rank is late because of another finding that is about it alone, as its
+    checkpoints."""
     numbers = sorted(shown)
     pair = of_own_reason([report.findings[each - 1] for each in numbers])
     if pair is None:

@@ -64,7 +64,7 @@ opens that finding.</p>
 
 
 def _sections(report: Report) -> list[_Section]:
-    """Return the views that have something to say of this report."""
+    """Return the views that have something to show of this report."""
     sections = []
     for view in VIEWS:
         figure = view.figure(report)

@@ -1,4 +1,4 @@
-"""A table if it fits, otherwise a narrower one, otherwise a line a row that names each figure."""
+"""A table if it fits, otherwise a narrower one, otherwise one line per row that names each figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranked bill on a terminal: a table if it fits, otherwise one block of lines a finding."""
+"""The ranked bill on a terminal: a table if it fits, otherwise one block of lines per finding."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
 
 
 def _figures(finding: Finding) -> Text:
-    """Return what a finding costs and how often it happens as one line; nothing if that is only `once`."""
+    """Return a finding's cost and count as one line; nothing if that is only `once`."""
     numbers = [(name, value) for name, value in _numbers(finding) if value != _NONE]
     (_, count), *costs = numbers
     line = Text()

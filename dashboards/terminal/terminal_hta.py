@@ -1,4 +1,4 @@
-"""HTA's answers on a terminal: tables if they fit, else a line a row."""
+"""HTA's answers on a terminal: tables if they fit, else one line per row."""
 
 from __future__ import annotations
 

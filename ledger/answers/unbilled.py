@@ -14,7 +14,7 @@ class Unbilled:
     time_ns: float
     step_ns: float
     idle: bool
-    """Idle, as against unattributed."""
+    """Whether the time is idle; else it is unattributed."""
     doing: str | None = None
     """The host's work in most of the idle time: an annotation, or `stall.GRAPH_CAPTURE`; None if unknown."""
     source: str | None = None

@@ -1,4 +1,4 @@
-"""Files of a run folder: their names, one a table and rank, and which are ours."""
+"""Files of a run folder: their names, one per table and rank, and which are ours."""
 
 from __future__ import annotations
 

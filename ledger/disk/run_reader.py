@@ -33,7 +33,8 @@ _AGAIN: Final = "run the job again, or remove that rank's files to report the ot
 
 
 def ranks_left(folder: Path, run_id: str, but: Collection[int]) -> list[Ledger]:
-    """Return what ranks of a run left in the folder, but for some ranks; none that cannot be read."""
+    """Return the ledgers that ranks of a run left in the folder, without some ranks; none that cannot be
+    read."""
     left = []
     for rank in ranks_in(folder) if folder.is_dir() else ():
         if rank not in but and run_id_of(folder, rank) == run_id:
@@ -128,7 +129,7 @@ class Known:
 
 
 def known_of(folder: Path, rank: int) -> Known:
-    """Return what a rank says of the run; RunFolderError or SchemaError if that cannot be read."""
+    """Return a rank's facts about the run; RunFolderError or SchemaError if that cannot be read."""
     path = meta_path(folder, rank)
     meta = read_meta(path)
     try:

@@ -1,4 +1,4 @@
-"""A run written to disk: one folder a run, one file a table and rank.
+"""A run written to disk: one folder per run, one file per table and rank.
 
 While a rank runs it appends to journals (`collectives.rank00003.arrows`); when it closes they
 become Parquet. `run.rank00003.json` says what the rank knows of the run and whether it closed. A

@@ -13,7 +13,7 @@ LISTS = ("message_bytes", "time_ns", "low_ns", "high_ns", "samples")
 
 def text(value: str) -> str:
     """Return a TOML string."""
-    # A JSON string is a TOML basic string, but for DEL, which only TOML wants escaped.
+    # A JSON string is a TOML basic string, except for DEL, which only TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -85,7 +85,7 @@ class Timings:
 
 
 def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
-    """Return one point a message size: median and band of its samples, sorted by size.
+    """Return one point per message size: median and band of its samples, sorted by size.
 
     With `FEW` or more samples per size the curve is made to rise with the message: a message can be padded to
     a longer one. Medians rise by isotonic regression, the band by its envelopes. The band is widened until

@@ -90,7 +90,7 @@ class DryOp:
     start_ns: int | None = None
     """Priced: when it starts, ns since the run's epoch; None before a forecast priced the step."""
     duration_ns: int | None = None
-    """Priced: how long it runs."""
+    """Forecast duration."""
     low_ns: int | None = None
     """Priced: lower end of the 80 % band of `duration_ns`."""
     high_ns: int | None = None

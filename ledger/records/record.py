@@ -288,7 +288,7 @@ class Collective:
     module: str | None = None
     """Fully qualified module name; the empty string is the root module."""
     parameter: str | None = None
-    """Fully qualified parameter name, where one parameter (or bucket) is the subject."""
+    """Fully qualified parameter name, if one parameter (or bucket) is the subject."""
     source: str | None = None
     """`file.py:line (function)` of the user's own code."""
     reduce_op: str | None = None
@@ -314,7 +314,7 @@ class Collective:
     A copy of the whole, as a gather along another dimension than the first makes, stands for the result."""
     used_bytes: int | None = None
     """Bytes of the result that operators of this rank read in the rest of the step, bytes read twice
-    counted once. None if unknown, of a gather also where a part of another rank's was read but not all."""
+    counted once. None if unknown; for a gather also if a part of another rank's was read but not all."""
     used_by: str | None = None
     """The first operator that read the result or took a part of it, as `aten.slice.Tensor`."""
     cut_from_hash: int | None = None

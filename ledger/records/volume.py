@@ -1,4 +1,4 @@
-"""How many bytes a collective moves, by the definitions of nccl-tests (doc/PERFORMANCE.md).
+"""Bytes that a collective moves, by the definitions of nccl-tests (doc/PERFORMANCE.md).
 
 `message bytes` is the size nccl-tests prints. `wire bytes` is the number of bytes one rank must send for the
 algorithm assumed. Reductions and gathers use a ring, broadcast and reduce a chain, all_to_all is pairwise,

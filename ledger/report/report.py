@@ -135,12 +135,12 @@ class Report:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row a step and rank: the parts its duration divides into."""
+        """One row per step and rank: the parts of its duration."""
         return to_frame(self.tables["steps"])
 
     @property
     def collectives(self) -> pd.DataFrame:
-        """One row a collective and rank; the columns are the fields of `record.Collective`."""
+        """One row per collective and rank; the columns are the fields of `record.Collective`."""
         return to_frame(self.tables["collectives"])
 
     @property
@@ -150,12 +150,12 @@ class Report:
 
     @property
     def stalls(self) -> pd.DataFrame:
-        """One row a step, rank and reason for which time was lost; the columns are those of `stall.Stall`."""
+        """One row per step, rank and reason for lost time; the columns are those of `stall.Stall`."""
         return to_frame(self.tables["stalls"])
 
     @property
     def leadups(self) -> pd.DataFrame:
-        """One row a collective and rank: what the rank did before it joined; see `stall.Leadup`."""
+        """One row per collective and rank: the rank's work before it joined; see `stall.Leadup`."""
         return to_frame(self.tables["leadups"])
 
     @property
@@ -165,12 +165,12 @@ class Report:
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """One row a parameter and rank, if `audit(checks=...)` asked for them; see `value.Parameter`."""
+        """One row per parameter and rank, if `audit(checks=...)` asked for them; see `value.Parameter`."""
         return to_frame(self.tables["parameters"])
 
     @property
     def device_ops(self) -> pd.DataFrame:
-        """One row a step, rank, operator and kind of inputs, as traces tell; see `device_op.DeviceOp`."""
+        """One row per step, rank, operator and kind of inputs, from traces; see `device_op.DeviceOp`."""
         return to_frame(self.tables["device_ops"])
 
     @property

@@ -185,7 +185,7 @@ def _workload(parts: Sequence[Ledger]) -> Workload | None:
 
 
 def _devices(parts: Sequence[Ledger]) -> dict[str, Any]:
-    """Return what the parts say of their devices: all of one device is from one part."""
+    """Return the parts' facts about their devices: all of one device is from one part."""
     telling = [part.run for part in parts if part.run.device_memory_bytes is not None]
     first = telling[0] if telling else parts[0].run
     counts = (part.run.devices_per_host for part in parts)

@@ -77,7 +77,7 @@ def _allowed(size: int) -> int:
 
 
 def _check_claims(about: pq.FileMetaData, size: int) -> None:
-    """Raise ValueError if the table would take too much memory, by what the file says of itself."""
+    """Raise ValueError if the table would take too much memory, by the file's own metadata."""
     if about.num_columns > _MOST_COLUMNS:
         raise ValueError(f"claims {about.num_columns:,} columns")
     groups = [about.row_group(i) for i in range(about.num_row_groups)]

@@ -1,4 +1,4 @@
-"""One timed sample of a collective, and what the ranks' clocks say of it together."""
+"""One timed sample of a collective, and its time from the ranks' clocks together."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _SPEAKS_OF: Final = {
 
 
 def figure(report: Report) -> Figure:
-    """Return one bar a rank, mean over its surveyed steps; nothing to draw if no step finished."""
+    """Return one bar per rank, mean over its surveyed steps; nothing to draw if no step finished."""
     every = step_times.rank_times(report)
     if not every:
         return Figure([], {}, ["No step finished, so there is no time to divide."])

@@ -95,7 +95,7 @@ def figure(report: Report) -> Figure:
 
 
 def _fewer_ranks(grid: Grid) -> tuple[Floats, list[str], list[tuple[int, ...]], list[str]]:
-    """Return the rows shown, their names, the ranks of each, and what to say of the others."""
+    """Return the rows shown, their names, the ranks of each, and a note about the others."""
     if len(grid.ranks) <= ROWS:
         names = [f"rank {rank}" for rank in grid.ranks]
         return grid.ns, names, [(rank,) for rank in grid.ranks], []

@@ -52,7 +52,7 @@ _COLUMNS: Final = (
 
 
 def figure(roofline: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
-    """Return the bars, one group a rank; a sentence instead if the accelerator is not known.
+    """Return the bars, one group per rank; a sentence instead if the accelerator is not known.
 
     Findings with a toll light up what the steps of their ranks took.
     """

@@ -43,7 +43,8 @@ class Cells:
 
 
 def cells(world_size: int, place: Nodes) -> Cells:
-    """Return a cell a rank; with many ranks one a node or, if there are too many, one a block of ranks."""
+    """Return one cell per rank; with many ranks one per node or, if there are too many, one per block of
+    ranks."""
     if world_size <= MOST:
         return Cells(np.arange(world_size), tuple(f"rank {rank}" for rank in range(world_size)), "")
     if place.known and 1 < len(place.names) <= MOST:

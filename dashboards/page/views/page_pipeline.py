@@ -141,7 +141,7 @@ def _name(pipelines: Pipelines, rank: int) -> str:
 
 
 def _stages(pipelines: Pipelines, seen: set[int]) -> tuple[list[int], list[str]]:
-    """Return the ranks drawn, pipeline by pipeline, and what to say of the others."""
+    """Return the ranks drawn, pipeline by pipeline, and a note about the others."""
     shown: list[int] = []
     lines = [line for line in pipelines.lines if seen & set(line)]
     for line in lines:

@@ -64,7 +64,7 @@ _DEVICE: Final = torch.ops.prim.device.default
 _CLONE: Final = torch.ops.aten.clone.default
 _LOG_SOFTMAX: Final = torch.ops.aten._log_softmax.default
 _READS: Final = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
-"""Operators whose result the host has to know before it can go on; but for the first only on accelerators."""
+"""Operators whose result the host needs before it can go on; except the first, only on accelerators."""
 
 
 def _tensors_in(values: Any) -> Tensors:
@@ -225,7 +225,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             kind = _PLAIN
         if kind in (_FLOPS, _COPY, _READ, _ZERO, _CLONED, _PLAIN) and type(func) is OpOverload:
-            # All that calling the operator itself does, but for a Python frame.
+            # Does the same as calling the operator itself, without a Python frame.
             run = func._op
         self._kinds[id(func)] = classified = (kind, decoder, run, func)
         return classified

@@ -178,7 +178,7 @@ class WatchRows:
         return columns
 
     def _once(self, template: Template) -> dict[str, pa.Array]:
-        """Return the columns of a surveyed step's own rows, but for what only surveyed steps tell."""
+        """Return the columns of a surveyed step's own rows, except those that only surveyed steps have."""
         bare = (replace(pending, surveyed=None) for pending in template.collectives)
         batch = to_batch("collectives", [collective_row(pending, self._setting) for pending in bare])
         columns = zip(batch.schema.names, batch.columns, strict=True)

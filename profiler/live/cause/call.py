@@ -119,7 +119,7 @@ def flat(value: Any) -> Tensors:
 
 
 Decoder: TypeAlias = Callable[[dict[str, Any]], tuple[Call, ...]]
-"""Arguments by name -> the collectives the operator issues, in order: one, but for batches."""
+"""Arguments by name -> the collectives the operator issues, in order: one, except for batches."""
 
 
 def _sent_bytes(tensors: Tensors, rows: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -164,7 +164,7 @@ class _Watch:
         self._thread = threading.get_ident()
         self._optimizer: Any = None
         self._due = False
-        """The step has ended but for a range of torch's profiler that is still open."""
+        """The step has ended, except that a range of torch's profiler is still open."""
         self._ranges = OpenRanges()
         self._by_optimizer = options.step_on is None
         self._undo = contextlib.ExitStack()

@@ -157,7 +157,7 @@ def _layout(pair: Pair, rank: int) -> Layout:
 
 
 def measure(gradients: Sequence[Own], fetch: Fetch) -> tuple[list[Measured], float, int]:
-    """Return this rank's numbers a parameter, and sum G^2 and elements of all true gradients."""
+    """Return this rank's numbers per parameter, and sum G^2 and elements of all true gradients."""
     rows: list[Measured] = []
     true_sq, numel = 0.0, 0
     for mine in gradients:

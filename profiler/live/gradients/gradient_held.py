@@ -31,7 +31,7 @@ class Held:
     """Plain, DTensor, or the one-dimensional piece that `flat` tells of."""
     gradient: torch.Tensor | None
     shape: tuple[int, ...]
-    """Unsharded, but for what the user sharded by hand."""
+    """Unsharded, except for parts that the user sharded by hand."""
     trained: bool
     identity: int
     """The same for two names of one tensor."""

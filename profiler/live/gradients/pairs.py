@@ -125,7 +125,7 @@ def _seen_through(names: Iterable[str], other: Iterable[str]) -> dict[str, str]:
 def hold(
     roots: Sequence[nn.Module], other: Mapping[str, torch.Tensor], names: PlaceOf | None
 ) -> tuple[dict[str, Held], list[Holding]]:
-    """Return what this rank holds by the reference's names, and what it says of it.
+    """Return what this rank holds by the reference's names, and its statements about it.
 
     Raises UsageError when a name or shape has no counterpart, or the two modules share a tensor.
     """

@@ -286,7 +286,8 @@ class Capturing:
             self.stop(error)
 
     def _attempt(self, work: Callable[[], Any]) -> Any:
-        """Return what the work says of the user's things; None if it fails: the capture does without."""
+        """Return the work's result about the user's objects; None if it fails: the capture goes on without
+        it."""
         try:
             return work()
         except Exception as error:  # noqa: BLE001 - the seam between capture and training

@@ -175,7 +175,7 @@ class Meeting:
                 return number
             if came:
                 continue
-            # Torch's store writes two lines to the job's log for each wait in vain.
+            # Torch's store writes two lines to the job's log for each wait that fails.
             look_s *= 2
             if newest and self._has_ended(self._prefixed(str(newest), self._base), 0):
                 raise _NoneComes("rank 0 has ended")

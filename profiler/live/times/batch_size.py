@@ -45,7 +45,7 @@ def _samples(tensor: torch.Tensor, asked: int | None) -> int:
 
 
 def _data_ranks(batches: Any) -> int | None:
-    """Return what a `DistributedSampler`, or one made like it, says of the number of its parts."""
+    """Return what a `DistributedSampler`, or one made like it, says about the number of its parts."""
     sampler = batches
     for _ in range(_DEEP):
         for name in ("num_replicas", "num_processes"):

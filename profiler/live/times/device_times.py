@@ -106,7 +106,7 @@ class OpenWait:
 class DeviceTimes:
     """Takes the times of one region after another. Its methods cost some µs of host time and never block.
 
-    `host_blocks` says of an owner whether waiting for it blocks the host, as gloo does and NCCL does not.
+    `host_blocks` says whether waiting for an owner blocks the host, as gloo does and NCCL does not.
     """
 
     def __init__(

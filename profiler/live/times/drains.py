@@ -37,7 +37,7 @@ def patch_backward(
     """Have `note` called as each backward begins, on its thread, where `wanted`; returns what undoes that.
 
     `ran` is called after each: work after a backward is thus distinguished from a forward. `begins` is called
-    before each with what it begins at, where that can be gone through again.
+    before each with what it begins at, if that can be gone through again.
     """
 
     def with_drains(original: Any) -> Callable[..., Any]:

@@ -39,7 +39,8 @@ class Patches:
         setattr(owner, name, wrapper)
 
     def restore(self) -> None:
-        """Put back what was there, but for what somebody else has replaced since; once more does no harm."""
+        """Put back the originals, except where somebody else has replaced ours since; a second call does no
+        harm."""
         while self._replaced:
             owner, name, raw, wrapper = self._replaced[-1]
             if vars(owner).get(name) is wrapper:

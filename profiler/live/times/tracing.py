@@ -183,7 +183,7 @@ def _merged(parts: Sequence[bytes], about: dict[str, Any]) -> bytes:
 def distributed_info(
     rank: int, world_size: int, backend: str | None, groups: Sequence[Group]
 ) -> dict[str, Any]:
-    """Return what torch's own profiler would say of the job, as far as it is known here."""
+    """Return the facts that torch's own profiler would write about the job, as far as they are known here."""
     return {
         "rank": rank,
         "world_size": world_size,

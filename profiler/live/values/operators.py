@@ -88,7 +88,7 @@ class _Operator:
     look-up."""
 
     func: Any
-    """Kept, lest another one gets its id."""
+    """Kept, so that no other one gets its id."""
     text: str
     attention: Callable[..., Any] | None
     left: int | None

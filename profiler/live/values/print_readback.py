@@ -84,7 +84,8 @@ class CudaReadback:
             block[:rows].copy_(stacked, non_blocking=True)
             done = _cuda.Event()
             done.record(self._stream)
-        # The pairs came from other streams' memory: held until the copy is done, lest it be given away.
+        # The pairs came from other streams' memory: held until the copy is done, so that it is not given
+        # away.
         return _Copied(block, rows, done, [*pairs, stacked], self._free.append)
 
 

@@ -100,7 +100,7 @@ def part_of(trace: Trace, parts: list[Part], nth: int) -> Trace:
 
 
 def _ranks(trace: Trace, parts: list[Part]) -> list[int]:
-    """Return the rank of each part: that of its process where all are known, else its place."""
+    """Return the rank of each part: that of its process if all are known, else its place."""
     rank_of = dict(trace.meta.process_ranks)
     ranks = [rank_of[part.process] for part in parts if part.process in rank_of]
     return ranks if len(set(ranks)) == len(parts) else list(range(len(parts)))

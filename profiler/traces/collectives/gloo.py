@@ -113,7 +113,7 @@ def _requests(trace: Trace) -> defaultdict[str, deque[_Request]]:
 
 
 def _ranks(trace: Trace) -> int:
-    """Return how many tensors a list of one a rank has; 1 if the job's groups differ in size."""
+    """Return the length of a list with one tensor per rank; 1 if the job's groups differ in size."""
     sizes = {group.size or len(group.ranks) for group in trace.meta.groups}
     return sizes.pop() or 1 if len(sizes) == 1 else 1
 

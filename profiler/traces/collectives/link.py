@@ -217,7 +217,7 @@ class Linker:
             op_at[key] = op
 
         def typed(args: CommArgs) -> CommArgs:
-            """Return the args with the type that the kernel's own name has, where they say none."""
+            """Return the args with the type that the kernel's own name has, if they say none."""
             return args if args.dtype or args.types else replace(args, dtype=row.args.dtype)
 
         return [

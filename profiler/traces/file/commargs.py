@@ -18,7 +18,7 @@ _MOST_DIMENSIONS = 64
 
 
 def comm_args(args: Args) -> CommArgs:
-    """Return what args say of a collective; nothing is guessed, odd values count as absent."""
+    """Return the args' facts about a collective; nothing is guessed, odd values count as absent."""
     dims, types = _shapes(args.dims, args.types)
     return CommArgs(
         name=_text(args.collective),

@@ -82,7 +82,7 @@ def _of_tables(head: bytes) -> Format:
 
 
 def _of_protobuf(head: bytes) -> Format | None:
-    """Return XPlane, Perfetto or Chakra where the head is one of their messages."""
+    """Return XPlane, Perfetto or Chakra if the head is one of their messages."""
     if head[:1] == b"\x0a":
         size, at = _varint(head, 1)
         first = head[at : at + 1]

@@ -120,7 +120,7 @@ def read_meta(values: Mapping[str, Any], address: str) -> tuple[Meta, list[tuple
 def fitted(
     meta: Meta, notices: list[tuple[str, str]], described: Iterable[CommArgs]
 ) -> tuple[Meta, list[tuple[str, str]]]:
-    """Return both without the rank where it is from the name and in none of the groups that are used."""
+    """Return both without the rank if it is from the name and in none of the groups that are used."""
     if not any(kind == "rank-from-name" for kind, _ in notices):
         return meta, notices
     listed = [args.ranks for args in described if args.ranks]

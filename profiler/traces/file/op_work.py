@@ -176,7 +176,7 @@ def _attention(op: str, inputs: Inputs) -> OpWork:
     flops = _attention_flops(op, inputs.operands[:3])
     query = inputs.operand(0)
     moved = _sum_of(inputs.tensors)
-    # The result is as large as the query where values are as wide as keys.
+    # The result is as large as the query if values are as wide as keys.
     return OpWork(flops, None if moved is None or query is None else moved + query.bytes)
 
 

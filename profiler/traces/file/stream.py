@@ -119,7 +119,7 @@ def _zstd(source: BinaryIO, head: bytes, flow: Flow) -> Iterator[tuple[int, byte
                 flow.cut = "has a damaged zstd stream"
                 return
             if not piece:
-                # The reader ends in silence where a frame breaks off in its first block.
+                # The reader ends in silence if a frame breaks off in its first block.
                 if not grown and counted.read_bytes > _ZSTD_EMPTY_BYTES:
                     flow.cut = "ends in the middle of its zstd stream"
                 return

@@ -100,7 +100,7 @@ class CommArgs:
     share_bytes: int | None = None
     """As NCCL itself gives the size: of what is gathered, scattered or exchanged the share of one rank."""
     whole_bytes: int | None = None
-    """Message size where bytes and no elements are known."""
+    """Message size if bytes and no elements are known."""
     peer_place: int | None = None
     """The root or the other side as its place in the group."""
 
@@ -119,7 +119,7 @@ class DeviceWork:
     external: I64
     bytes: I64
     comm: I32
-    """Number into `Trace.comm_args` where the event itself describes a collective."""
+    """Number into `Trace.comm_args` if the event itself describes a collective."""
 
 
 @dataclass(slots=True)

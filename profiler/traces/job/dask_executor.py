@@ -126,7 +126,7 @@ class Dask:
             raise self._lost()
         if status not in ("finished", "error"):
             return None
-        # Waits where the result is lost only now.
+        # Waits if the result is lost only now.
         error = future.exception()
         if error is None:
             result: TaskResult = future.result()

@@ -1,4 +1,4 @@
-"""Whose export it is: rank and size of the job, from all that the file says of its processes."""
+"""Whose export it is: rank and size of the job, from the file's facts about its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's own ranges: calls with their sizes and communicators, and what a file says of communicators."""
+"""NCCL's own ranges: calls with their sizes and communicators, and a file's facts about communicators."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _members(keys: Sequence[npt.NDArray[np.integer]]) -> list[I64]:
 
 def _sorted(keys: Sequence[npt.NDArray[np.integer]]) -> tuple[I64, I64]:
     """Return the rows by key, and where in them each distinct key begins."""
-    # One number a row instead of a table of keys: rows come by the hundred thousand.
+    # One number per row instead of a table of keys: rows come by the hundred thousand.
     code = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         low = int(key.min())
