@@ -27,9 +27,9 @@ COMMANDS: Final = (
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
-`CONTEXT`, if a file has it, is how its command reads arguments. `SUBCOMMANDS` are the commands under it, each
-the function `command` in the file of both names in `subcommands`; `ALONE`: whether it runs without one. Such
-a file imports typer at its top and no more: `shardtoll --help` imports them all.
+`CONTEXT`, if a file has it, is how its command reads arguments. `SUBCOMMANDS` are the commands under it. Each
+is the function `command` in the file of both names in `subcommands`. `ALONE`: whether it runs without one.
+Such a file imports typer at its top and no more: `shardtoll --help` imports them all.
 """
 
 

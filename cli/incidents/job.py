@@ -50,7 +50,7 @@ def verdict_of(
 ) -> Verdict:
     """Run the incident of that name and its twin, and judge them; runs and output go to `folder`/name.
 
-    `train` is the module and function that each rank runs, given the name, whether the program is the twin,
+    `train` is the module and function that each rank runs. It gets the name, whether the program is the twin,
     and the run folder. The verdict reports failures.
     """
     place = folder / name

@@ -31,8 +31,8 @@ def load_reports(
     """Yield (name, report) of each input; runs and traces are analysed, saved reports taken as they are.
 
     `fabric` is a known name or a TOML file; `extras` are applied to reports of traces, in order. Raises
-    UsageError if a fabric is given for a saved report, FabricError for the fabric, RunFolderError, TraceError
-    and SchemaError for what cannot be read.
+    UsageError if a fabric is given for a saved report. Raises FabricError for the fabric, and RunFolderError,
+    TraceError and SchemaError for an input that cannot be read.
     """
     chosen = named_fabric(fabric)
     for item in inputs:

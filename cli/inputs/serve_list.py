@@ -49,9 +49,8 @@ class ServeItem:
 def look(path: str, now_s: float) -> tuple[list[ServeItem], bool]:
     """Return what there is, the last changed first, and whether it is one thing by itself.
 
-    Links that lead out of a folder of runs are passed over. A folder without a run, saved report or trace
-    in it is a folder that runs will be written to, if it is empty. Raises UsageError if the path is nothing
-    to show.
+    Links that lead out of a folder of runs are passed over. An empty folder is a folder that runs will be
+    written to. Raises UsageError if the path is nothing to show.
     """
     root = Path(path)
     if not root.is_dir():

@@ -1,13 +1,14 @@
 """A process that has imported what ranks need and forks them: a rank starts in milliseconds.
 
-It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
-only imported. Libraries may start threads as they are imported. Then a fork is not safe, and each rank gets
-an interpreter of its own, which takes seconds: the limit begins once they have imported. Requests and
+It runs no operator, opens no group and starts no thread. Each rank is therefore a copy of an interpreter that
+has only imported. Libraries may start threads as they are imported. Then a fork is not safe, and each rank
+gets an interpreter of its own. This takes seconds: the limit begins once they have imported. Requests and
 answers are lines of JSON on its standard input and output. Ranks die with it, and it dies when its input
 ends, that is with the one who started it.
 
-A request: `ranks`, each with its `task` (module, function, arguments), `environment` and `log`; `limit_s`;
-and `end_together`, whether the failure of one rank ends the others. The answer: their exit codes.
+A request has `ranks`, each with its `task` (module, function, arguments), `environment` and `log`. It also
+has `limit_s`, and `end_together`: whether the failure of one rank ends the others. The answer: their exit
+codes.
 """
 
 from __future__ import annotations

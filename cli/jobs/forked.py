@@ -80,8 +80,8 @@ class Forked:
         """Call `task` (module, function, arguments) on one rank for each of `environments`. The rank gets its
         environment and the variables of torch's groups; the ranks' output goes to `log`.
 
-        Raises JobError, with the place of the output, when a rank fails or the limit passes; no rank is
-        left behind either way.
+        Raises JobError, with the place of the output, if a rank fails or the limit passes. No rank is left
+        behind either way.
         """
         self.start()
         ranks = len(environments)

@@ -31,7 +31,7 @@ class JobError(ShardtollError):
 def free_port() -> int:
     """Return a port of this machine that was free a moment ago.
 
-    Below those that outgoing connections get by themselves, if there are such: one of another job's many
+    Below the ports that outgoing connections get by themselves, if there are such. One of another job's many
     connections would take it before this job listens.
     """
     chosen = random.SystemRandom()

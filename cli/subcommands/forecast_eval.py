@@ -129,8 +129,8 @@ def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; UsageError if it cannot be read or has not all the columns that every
-    row needs."""
+    """Return the rows of a CSV file. Raises UsageError if it cannot be read, or if a column that every row
+    needs is missing."""
     import csv
     import io
 

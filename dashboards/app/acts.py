@@ -2,8 +2,8 @@
 
 A browser drops the answer to an older question if a newer one of the same callback is asked. The newer one
 knows only its own cause. A bill that comes in would end a click, or leave a field empty while a filter is in
-force. So the page keeps what the last answer had heard, each question is compared with it, and what differs
-is what the reader did.
+force. So the page keeps what the last answer had heard, and each question is compared with it. The
+differences are the reader's actions.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _seen(
 ) -> tuple[ReaderPlace, str | None, Snapshot]:
     """Return where the reader is, which run that is, and its state.
 
-    `about` is the state that the page was asked to show: all its parts then show the same steps of a growing
+    `about` is the state that the page was asked to show. All its parts then show the same steps of a growing
     run.
     """
     _page_sends(query is None or isinstance(query, str))

@@ -1,9 +1,9 @@
 """Connections to the server: how long and how much one may send, and how many there may be at once.
 
 Any program on the machine may connect, and a browser sends its request at once. So a request has one limit of
-time for its head and one for all of it, not one for each byte. Else a client that sends a byte a second would
-keep a thread for ever, and connections without a request would leave no room. An answer has a limit for each
-part, as all of it may take minutes over a slow line. A limit for all of it holds only while others wait.
+time for its head and one for all of it, not one for each byte. Else a client that sends a byte per second
+would keep a thread for ever, and connections without a request would leave no room. An answer has a limit for
+each part, as all of it may take minutes over a slow line. A limit for all of it holds only while others wait.
 Nothing is kept of a body that was refused, and a request that cannot be read gets one plain line.
 """
 

@@ -1,4 +1,4 @@
-"""The timeline of a run of any size: what lies in the time that is looked at, of as many ranks as fit.
+"""The timeline of a run of any size: the content of the visible time, for as many ranks as fit.
 
 A window that is small enough holds every collective of every rank. In a larger one ranks are left out, and a
 note says which are shown. The cost of a figure is that of `MOST_ROWS` collectives, not of the run.

@@ -1,9 +1,9 @@
 """Who may ask the server, and what its pages may do: checks before every request, headers after it.
 
 By default the server listens on loopback only. There a page of another site is the danger: it may ask
-our address through the reader's browser. So the name that the browser asked for must be ours (DNS
-rebinding), and a request that another site's page sends is refused. On other addresses everyone in the
-network may ask, and a token is needed with every request.
+our address through the reader's browser. So the name that the browser asked for must be ours (DNS rebinding).
+A request that another site's page sends is refused. On other addresses everyone in the network may ask, and a
+token is needed with every request.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _time(time_ns: float | None) -> str:
 
 
 def _exposed(report: Report) -> float | None:
-    """Return it over the steps in which it is known; None if a rank has no such step or only a lower
+    """Return it over the steps in which it is known. None if a rank has no such step or only a lower
     bound."""
     steps, rows_told = report.tables["steps"], exposure_told(report.tables)
     doubted = exposure_doubted(report.tables)

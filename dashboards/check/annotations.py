@@ -6,7 +6,7 @@ and in properties `:` and `,` as %3A and %2C.
 
 Overruns that tell one excess are taken together by the source lines at which it may be fixed. One added
 collective is over the limit of the step, of its group and of its phase, by as much in each. It is at a line
-that all of these have; which of several such lines is new a single run does not tell.
+that all of these have. A single run does not show which of several such lines is new.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def _optional(key: str, texts: pa.Array) -> pa.Array:
 def flows(pid: int, tid: Ints, ts: pa.Array, phase: pa.Array, number: Ints) -> pa.Array:
     """Return a flow event for each row whose `phase` is `s`, `t` or `f`, after a comma; else nothing.
 
-    It stands right behind its slice and at the same time, since Perfetto binds it to the slice of the
-    track that was opened last.
+    It stands right behind its slice and at the same time: Perfetto binds it to the slice of the track that
+    was opened last.
     """
     pieces: list[Any] = [',\n{"ph":"', phase, '","bp":"e","cat":"collective","name":"same collective","id":']
     pieces += [pa.array(number).cast(pa.string()), f',"pid":{pid},"tid":', pa.array(tid).cast(pa.string())]

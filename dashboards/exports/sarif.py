@@ -140,7 +140,7 @@ def _result(
 def _artifact(path: str, *, traced: bool) -> dict[str, Any]:
     """Return where a file is, as far as the record tells.
 
-    Capture keeps the whole path below the job's folder and the last parts of others; profilers write paths
+    Capture keeps the whole path below the job's folder and the last parts of others. Profilers write paths
     from any folder that Python imports from.
     """
     # `//` would begin with a host's name, `..` would leave the folder that all paths are below.

@@ -111,7 +111,7 @@ def _others(ranks: tuple[int, ...], rank: int, count: int) -> Ints:
 
 
 def folded(frame: pd.DataFrame, by: tuple[str, ...] = ()) -> tuple[pd.DataFrame, Ints]:
-    """Return the rows added up that go the same way and are equal in `by`, and for each row which it is in.
+    """Return the sums of rows that go the same way and are equal in `by`, and the sum that each row is in.
 
     A thousand ranks that each send to all others from a hundred places are too many parts for one by one.
     """

@@ -74,7 +74,7 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
     """Return what those words about steps mean that stand by the bars, within `width` columns; None without.
 
     `drawn`: places in `DRAWN` of the parts that the bars show. The first meanings are left out if even the
-    shortest words are too long together: the line of the run shows how steps were recorded.
+    shortest words are too long together. The line of the run shows how steps were recorded.
     """
     said = []
     if summary.levels(report) is not None:

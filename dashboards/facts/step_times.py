@@ -31,7 +31,7 @@ WATCHED_PARTS: Final = ("exposed_comm_ns", "unattributed_ns")
 class RankTime:
     """The mean step of one rank, or of several folded into one; all times in ns.
 
-    Over its watched steps, if surveyed ones tell how they divide; else over the surveyed ones, or over
+    Over its watched steps, if surveyed ones show how they divide. Else over the surveyed ones, or over
     watched ones that nothing divides.
     """
 

@@ -226,8 +226,9 @@ def _trained(report: Report) -> bool:
 def second_line(report: Report) -> str | None:
     """Return a plain line about the run, for under its verdict; None if there is nothing to add.
 
-    Without findings it says what was looked at, else how much of a step no finding explains, if that is more
-    than any finding costs. It adds nothing to errors, nor if the cost of the first finding is unknown.
+    Without findings it says what was looked at. Else it says how much of a step no finding explains, if that
+    is more than any finding costs. It adds nothing to errors, nor if the cost of the first finding is
+    unknown.
     """
     if not report.findings:
         return f"Checked: {checked(report)}."

@@ -102,7 +102,7 @@ def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
 
     Among equal ones those exposed longer come first.
 
-    Messages between two ranks are left out and, if there are others, steps that some ranks surveyed and
+    Messages between two ranks are left out. If there are others, so are steps that some ranks surveyed and
     others watched: they wait for capture.
     """
     table = report.tables["collectives"]

@@ -89,7 +89,7 @@ def meta_path(folder: Path, rank: int) -> Path:
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank that a file in a run folder belongs to by its name; None if it is not one of ours."""
+    """Return the rank that a file in a run folder belongs to by its name; None if it is not ours."""
     ours = OURS.match(name)
     return int(ours.group(2)) if ours else None
 

@@ -376,9 +376,10 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors, then warnings, then infos. Within each, the finding whose fix saves most comes first,
     unknown ones last. The saving is the predicted one if it is replayed, else the toll, which bounds it.
 
-    Errors of equal cost begin with the cause of others: a parameter that was never synchronised gets a wrong
-    gradient, and its replicas drift. Among other findings of equal cost, the fix that saves more comes first;
-    equal ones keep their order. An info may cost more than a warning: it is not known to be anybody's fault.
+    Among errors of equal cost, a cause comes before its effects. A parameter that was never synchronised gets
+    a wrong gradient, and its replicas drift. Among other findings of equal cost, the fix that saves more
+    comes first; equal ones keep their order. An info may cost more than a warning: it is not known to be
+    anybody's fault.
     """
     return tuple(
         sorted(

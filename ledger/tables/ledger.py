@@ -75,8 +75,7 @@ def shifted_by(tables: Mapping[str, pa.Table], by_ns: int) -> dict[str, pa.Table
 def merge(parts: Sequence[Ledger]) -> Ledger:
     """Return one ledger of all ranks: times count from the earliest epoch, rows stand by rank.
 
-    Raises ValueError if there is no part, if two parts hold the same rank, or if they come from jobs of
-    different size.
+    Raises ValueError if there is no part, if two parts hold the same rank, or if their jobs differ in size.
     """
     if not parts:
         raise ValueError("no ledgers to merge")

@@ -174,9 +174,9 @@ def read_nccl_tests(
 ) -> Measured:
     """Return the times of a text that nccl-tests printed, or of the JSON that it writes with `-J`.
 
-    Which collective a table is of, its own lines tell, else `file_name`, else `op`; where the ranks were,
-    its own lines, else `ranks` and `nodes`. Raises TraceError, in one line, if there is no table or some part
-    of it is unknown. Also if its busbw is not the one that its times give for that collective.
+    The collective of a table is from its own lines, else `file_name`, else `op`. The places of the ranks are
+    from its own lines, else `ranks` and `nodes`. Raises TraceError, in one line, if there is no table or some
+    part of it is unknown. Also if its busbw is not the one that its times give for that collective.
     """
     if text.lstrip()[:1] == "{":
         tables = tables_of_json(text, where)

@@ -84,9 +84,9 @@ def sweep(
 ) -> Sweep:
     """Measure on the groups of `kinds`; call it on all ranks of the world.
 
-    Rounds go over all cases in an order of their own each, so that a disturbance or a drift falls on no
-    size alone. It ends when every median is sure to `target` of itself (95 % of the time), or when another
-    round would go past `limit_s`. It never ends before `LEAST_ROUNDS`.
+    Each round goes over all cases in an order of its own, so that a disturbance or a drift falls on no size
+    alone. It ends when every median is within `target` of itself (95 % of the time), or when another round
+    would go past `limit_s`. It never ends before `LEAST_ROUNDS`.
     """
     begun_s = time.monotonic()
     cases, unsupported = _cases(kinds, ops, sizes_bytes, device)

@@ -64,8 +64,8 @@ def dry_run(
     first step, `steps` more are recorded. `item` answers `.item()`: a number, or `balanced` (0, and counts
     shared out evenly).
 
-    Raises UsageError for an unknown GPU, a rank outside the job, or a process group that exists already;
-    FabricError for an unknown fabric.
+    Raises UsageError for an unknown GPU, a rank outside the job, or a process group that exists already.
+    Raises FabricError for an unknown fabric.
     """
     if not 0 <= rank < world:
         raise UsageError(f"rank={rank} in a job of {world}", "ranks count from 0")

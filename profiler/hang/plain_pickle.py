@@ -1,7 +1,7 @@
 """Reads pickles of plain values: containers, numbers, strings. Anything else is refused, and nothing is run.
 
-This is no subclass of Python's unpickler. It knows the operations that build such values and no other, so a
-file cannot name a class, a function or a module. The number of operations bounds the size of its result.
+This is no subclass of Python's unpickler. It knows the operations that build such values and no other. A file
+cannot name a class, a function or a module. The number of operations bounds the size of its result.
 """
 
 from __future__ import annotations

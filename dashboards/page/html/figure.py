@@ -55,8 +55,8 @@ Columns: TypeAlias = dict[str, list[Any]]
 """A table by columns, all of one length."""
 
 Marks: TypeAlias = dict[int, dict[int, list[int]]]
-"""Number of a finding on the bill -> trace of a figure -> its points (bars, cells, links, rectangles) that
-show what the finding speaks of."""
+"""Number of a finding on the bill -> trace of a figure -> its points for the finding (bars, cells, links,
+rectangles)."""
 
 
 @dataclass(frozen=True, slots=True)

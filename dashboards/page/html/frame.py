@@ -1,7 +1,7 @@
 """Frame of every self-contained page: its head, its policy, its figures as data and the scripts.
 
-The page may not load anything: its content policy allows the two scripts written into it, by their
-hashes, and no address at all. The script and the style are asset files, which the server sends as they are.
+The page may not load anything. Its content policy allows the two scripts written into it, by their hashes,
+and no address at all. The script and the style are asset files, which the server sends as they are.
 """
 
 from __future__ import annotations

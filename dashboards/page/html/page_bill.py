@@ -96,7 +96,7 @@ def _evidence(evidence: tuple[Evidence, ...]) -> str:
 
 def _cell(item: Evidence) -> str:
     value = clip(human.quantity(item.value, item.unit), 2000)
-    # A number stays on the line of its unit; a unit is text from a file and may be as long as it likes.
+    # A number stays on the line of its unit. A unit is text from a file and may be of any length.
     kind = "text" if isinstance(item.value, str) or len(value) > _NUMBER_MOST else "number"
     return f'<td class="{kind}">{safe(value)}</td>'
 

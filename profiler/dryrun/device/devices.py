@@ -110,8 +110,8 @@ class Tensors:
     def address(self, func: Any, tensor: torch.Tensor) -> int:
         """Return an address that only views of the same storage share; programs tie parameters by it.
 
-        torch's object of a storage without numbers is smaller than the numbers would be: its own address plus
-        an offset could be another's. Each storage gets a range of its own instead.
+        torch's object of a storage without numbers is smaller than the numbers would be. Its own address plus
+        an offset could therefore be another's. Each storage gets a range of its own instead.
         """
         local = getattr(tensor, "_local_tensor", tensor)
         if not isinstance(local, FakeTensor):

@@ -1,7 +1,7 @@
 """Results of operators on fake tensors, remembered: their shapes follow from those of what they are given.
 
-torch has such a memory too. It serves symbolic shapes and many devices, and looking something up in it costs
-as much as most of the rest of a dry run.
+torch has such a memory too. It serves symbolic shapes and many devices. A look-up in it costs as much as most
+of the rest of a dry run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DDP's reducer in Python: the same buckets, reductions and waits, on tensors that hold no numbers.
 
-torch's own reducer takes results from futures, which a process group that moves nothing does not have, and
+torch's own reducer takes results from futures, and a process group that moves nothing has none. It also
 allocates its buckets past fake tensors. Buckets are assigned by torch's own function, first in reverse order
 of the parameters. Once a backward has shown the order of gradients, they are assigned in that order. The real
 reducer does that at the next forward, with two broadcasts. Here it happens at the end of that backward, so

@@ -1,8 +1,8 @@
 """The closures that optimizers call: a forward and a backward inside `step(closure)`, once or several times.
 
 Lightning always passes one, LBFGS calls its own many times. The closure's own work is no update, and the
-optimizer's gradients exist only once it has returned. torch lets a hook before `step` replace its arguments.
-So a wrapper replaces the closure for this call and notes when it began and ended.
+optimizer's gradients exist only once it has returned. A hook of torch's before `step` may replace its
+arguments. So a wrapper replaces the closure for this call and notes when it began and ended.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 Python code of torch and of users issues collectives by two doors. One is the methods of `ProcessGroup`. The
 other is the operators of a few namespaces under `torch.ops`, which functional collectives, DTensor and
-compiled code call. While a session is open both are replaced by callables that tell the session of each call;
-they are put back on exit. Collectives that C++ issues by itself, as DDP's reducer does, pass neither.
+compiled code call. While a session is open both are replaced by callables that report each call to the
+session. They are put back on exit. Collectives that C++ issues by itself, as DDP's reducer does, pass
+neither.
 
-An operator called with fake tensors, or with those of a subclass, is passed on untouched: the subclass calls
-it again with plain ones.
+An operator called with fake tensors, or with those of a subclass, passes through unchanged. The subclass
+calls it again with plain ones.
 """
 
 from __future__ import annotations

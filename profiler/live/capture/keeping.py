@@ -13,8 +13,7 @@ from typing import Final
 
 FLUSH_NS: Final = 250_000_000
 _LEAST_NS: Final = 75_000_000
-"""Rows are not made more often than this for what has yet to grow old: making them
-is expensive if steps are short."""
+"""Rows that can still wait are not made more often than this: making them is expensive if steps are short."""
 _FLUSH_REGIONS: Final = 256
 FLUSH_ROWS: Final = 20_000
 _EAGER: Final = 4

@@ -1,9 +1,8 @@
 """From what was noted of a step to its rows of lost time: waiting for data, reads of values, gaps.
 
 A loop waits for its batch *before* the step that uses it. The waiting time belongs to the step that follows:
-the row has that step's number. Its `before_ns` says that the step's duration does not contain it, so that the
-parts of a step still add up to it. Batches fetched after the last step belong to no step and are not
-reported.
+the row has that step's number. Its `before_ns` is excluded from the step's duration, so that the parts of a
+step still add up to it. Batches fetched after the last step belong to no step and are not reported.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ the subclass, whose own operators then come past here one by one.
 
 A mode is active on the thread that entered it. With its state it is also active on the threads on which
 autograd runs the backward of an accelerator. Operators there need no Python caller. Operators of the user's
-own threads do not come past here; collectives they issue show as a difference to the group's sequence number.
+own threads do not come past here. Collectives that they issue show as a difference to the group's sequence
+number.
 """
 
 from __future__ import annotations

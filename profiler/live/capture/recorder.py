@@ -130,8 +130,8 @@ class Recorder:
         self.flight = Flight(groups, rank, waits_block=host_times)
         """Notes each collective as it is issued, for readers that ask what a job hangs in."""
         self._of_other_threads: set[str] = set()
-        """Groups that other threads have used: what they count and what is recorded of it may lie on two
-        sides of a step's end."""
+        """Groups that other threads have used: their counts and records may lie on two sides of a step's
+        end."""
         self._value_asked_ns = 0
         """When the value of a tensor subclass was asked for, until it is read; else 0."""
 
@@ -257,7 +257,7 @@ class Recorder:
     def abandon(self) -> None:
         """Give up the region without rows, whatever runs; `drop` is still to come.
 
-        torch's profiler goes on. To stop it while gloo's threads report their work to it can corrupt memory
+        torch's profiler goes on. Stopping it while gloo's threads report their work to it can corrupt memory
         (torch 2.13: about one run in ten died of it).
         """
         self.region = None

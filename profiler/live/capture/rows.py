@@ -1,6 +1,6 @@
 """From what was noted in a region to rows of the ledger: times split, spans joined, hashes resolved.
 
-`_Carried` takes over a column if a record of the capture has a field of the same name; it reads the names of
+`_Carried` takes over a column if a record of the capture has a field of the same name. It reads the names of
 both. A new field is named once there and once in the ledger, and nowhere between.
 """
 

@@ -2,9 +2,9 @@
 
 Every collective that Python issues has a key. It holds its kind (op, group, dtype, how it reduces, root), its
 number in its group within the step, and its place. The place is the stack, the module, and in backward the
-running node of the step's graph. Two steps are of one sequence if all keys are equal, each group's own count
-grew equally and the same reducers of DDP took part. Then a collective's place in one is its place in the
-other. The key does not contain sizes: they are measured in every step.
+running node of the step's graph. Two steps are of one sequence if all keys are equal, each group's count grew
+equally and the same reducers of DDP ran. Then a collective's place in one is its place in the other. The key
+does not contain sizes: they are measured in every step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A step's time cut into layers, and its exposed time divided among the collectives.
 
 An instant that several layers claim belongs to the first of them, an instant that none claims to the rest.
-The parts therefore add up to the step exactly (rule 1 of the accounting), and the exposed times of
-collectives to the step's. The cut runs at the end of each surveyed step, while the training waits. Vectorised
-it takes a fifth of the time that cutting layer by layer takes, against which tests hold it.
+The parts therefore add up to the step exactly (rule 1 of the accounting). The exposed times of collectives
+add up to the step's. The cut runs at the end of each surveyed step, while the training waits. Vectorised it
+takes a fifth of the time that cutting layer by layer takes, against which tests hold it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Parts:
 def split(region: Region, window: Interval, in_flight: Sequence[Span], compiled: Sequence[Interval]) -> Parts:
     """Cut the step: capture's own time, copies, operators, blocked on a collective, compiled code, the rest.
 
-    All of it happens on one thread, so the layers hardly overlap; if they do (a wait inside compiled code),
+    All of it happens on one thread, so the layers hardly overlap. If they do (a wait inside compiled code),
     the earlier layer knows better. The rest is Python between operators: idle, not unknown.
     """
     flying = union([(span.start_ns, span.end_ns) for span in in_flight])

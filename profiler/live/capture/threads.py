@@ -2,8 +2,8 @@
 
 A dispatch mode sees the thread that entered it. Hooks that chain futures, as PowerSGD's does, go on from
 gloo's threads, and `async_save` talks from a thread of its own. Whatever Python asks of a process group, it
-asks through doors that a session holds open. A call that comes through one on a thread without our mode is
-made under a small mode that sees the operator behind it.
+asks through doors that a session holds open. A call that comes through one on a thread without our mode gets
+a small mode that sees the operator behind it.
 
 Such a collective is none of the training thread's operators: it has a place of its own and no fingerprint.
 The training thread's waits for it are its only cost to the step.

@@ -110,8 +110,8 @@ class Waits:
     def end_of_backward(self, pending: PendingCollective | None = None, *, at_root: bool = False) -> None:
         """Have the time noted in which the end-of-backward callbacks of this backward run.
 
-        DDP's reducer waits for its buckets in such a callback, in C++. Ours are queued now, before it
-        queues its own, and the second one only when the first runs, after it: they enclose it. `pending` is
+        DDP's reducer waits for its buckets in such a callback, in C++. Our first callback is queued now,
+        before its own. The second is queued when the first runs, after its own: they enclose it. `pending` is
         the issued collective, None if C++ issued it. `at_root`: the backward is only beginning.
         """
         region = self._region

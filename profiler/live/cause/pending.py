@@ -264,8 +264,8 @@ class Region:
     waits: list[Wait] = field(default_factory=list)
     drains: list[Interval] = field(default_factory=list)
     """Times in which C++ may wait for collectives unseen by Python. These are DDP's reducer at the end of
-    backward and around its broadcasts, and time spent waiting for a future of any kind. Blocked only while a
-    collective is in flight."""
+    backward and around its broadcasts, and any wait for a future. Blocked only while a collective is in
+    flight."""
     fetches: list[Fetch] = field(default_factory=list)
     before: Before = field(default_factory=Before)
     reads: dict[tuple[int, int], Reads] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 They go past the process group, whose sequence number does not grow. Completeness says nothing about them;
 only their own operators show that they ran. Each is recorded with the bytes of the collective that it stands
-for; further compute of the fused ones is not recorded here. One-sided puts, gets and signals name no group
+for. Further compute of the fused ones is not recorded here. One-sided puts, gets and signals name no group
 and are no collectives.
 """
 

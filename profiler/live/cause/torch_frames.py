@@ -1,7 +1,7 @@
 """Facts in torch's own frames about the operators below them: who asked, in which phase, and for what.
 
-Frames are recognized by file and function. Only these short functions of torch have their locals read. To
-read the locals of a user's frame could keep large tensors alive for longer than the user's program does
+Frames are recognized by file and function. Only these short functions of torch have their locals read.
+Reading the locals of a user's frame could keep large tensors alive longer than the user's program does
 (Python < 3.13).
 """
 

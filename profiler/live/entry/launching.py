@@ -17,8 +17,9 @@ from torch.distributed.run import main
 _NO_HEARTBEAT: Final = ("--rdzv-conf", "keep_alive_interval=31536000")
 """A year in seconds: ranks of one machine need no heartbeat.
 
-torch's launcher leaves its heartbeat's thread running when a signal ends it. A thread that is in a heartbeat
-while the launcher's objects go writes "Exception ignored in:" into the output, or is cut off in mid-line.
+torch's launcher leaves its heartbeat's thread running when a signal ends it. A thread may be in a heartbeat
+while the launcher's objects go. It then writes "Exception ignored in:" into the output, or is cut off in
+mid-line.
 """
 
 

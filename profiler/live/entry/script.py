@@ -1,8 +1,8 @@
 """Audits a script that knows nothing of us: runs it as `__main__` and watches where its steps end.
 
 A step ends when the optimizer has stepped: torch's own hooks tell that, and for DeepSpeed its engine. The
-session opens when the script makes its process group, as all ranks do at one point, and closes before
-the group goes. Everything that was put in place is taken away again when the script ends.
+session opens when the script makes its process group, as all ranks do at one point. It closes before the
+group goes. Everything that was put in place is taken away again when the script ends.
 
 torch's profiler must not stop while a named range (`record_function`) is open and start again before it ends.
 This corrupts memory (torch 2.13). A step that would end there ends where the range does.

@@ -1,12 +1,12 @@
 """The process group of a test: the one that is there, the launcher's, or a fake one of any size.
 
 A fake process group (torch.testing._internal.distributed.fake_pg) has one process take one rank's part of a
-job. Every collective returns at once and moves nothing, so counts and bytes are those of the job, and results
-and times are not.
+job. Every collective returns at once and moves nothing. Counts and bytes are those of the job; results and
+times are not.
 
-DDP's reducer takes results from futures, and a fake group's have none. torch (2.6 to 2.13) stops the backward
-there with an internal assertion. A comm hook that issues the same all_reduce of each bucket, and returns the
-bucket as it is, takes the reducer's place.
+DDP's reducer takes results from futures, and a fake group's have none. In torch 2.6 to 2.13 an internal
+assertion stops the backward there. A comm hook that issues the same all_reduce of each bucket, and returns
+the bucket as it is, takes the reducer's place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A rank's flight file: how what is noted in memory gets into it.
 
-The file is written with `pwrite` and never mapped. A mapping would end with SIGBUS, and the training with it,
-if somebody cuts the file short, the disk is full or a server forgot it.
+The file is written with `pwrite` and never mapped. If the file is cut short, the disk is full or a server
+forgot it, a mapping would end with SIGBUS, and the training too.
 """
 
 from __future__ import annotations

@@ -55,21 +55,21 @@ def check_gradients(
     parameter of the reference must be held by some rank. Parameters are tied if one of the two modules ties
     them. The gradients of names that are one tensor of the model add up, also over the stages of a pipeline.
 
-    Weights and buffers are copied from model to reference by name, from the first rank that holds them, so
-    the reference then holds the model's weights. Parts of names that DDP, FSDP, torch.compile and activation
+    Weights and buffers are copied from model to reference by name, from the first rank that holds them. The
+    reference then holds the model's weights. Parts of names that DDP, FSDP, torch.compile and activation
     checkpointing add are ignored; sharded tensors are gathered. On ranks other than 0 it may be on the meta
     device. Its gradients are None afterwards. Nothing of the model, its gradients, its modes or torch's
     random state is changed. An open audit leaves the check out of its records and puts its findings into its
     report.
 
     Each rank compares what it holds. A DTensor's local gradient is compared with the same slice of the true
-    one; a gradient still Partial is reduced first, as the optimizer would. FSDP1's piece is compared with the
+    one. A gradient still Partial is reduced first, as the optimizer would. FSDP1's piece is compared with the
     same run of elements, any other gradient with the whole. `rtol` is the largest relative L2 error that
-    counts as equal; by default sqrt(eps) of the lowest precision involved, see `gradient_tolerance` for why.
+    counts as equal. The default is sqrt(eps) of the lowest precision involved; `gradient_tolerance` says why.
 
     Returns the same list of `wrong-gradient` findings on every rank, empty when all gradients are
-    right. Raises UsageError on every rank if the two modules do not match, the loss is no scalar, or there
-    are no gradients to compare.
+    right. Raises UsageError on every rank if the two modules do not match, or if the loss is no scalar. Also
+    if there are no gradients to compare.
     """
     with pausing.paused(), _random_state_kept(model), torch.no_grad():
         findings, right, wrong = _check(model, reference, loss, rtol, names)

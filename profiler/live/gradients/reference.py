@@ -70,8 +70,8 @@ def compute(
 ) -> dict[str, torch.Tensor]:
     """Return the gradient of loss(reference) by name, parameters without one left out.
 
-    The reference's own gradients are gone afterwards. Raises UsageError when the loss is no scalar, does not
-    depend on the parameters, communicates, fails, or leaves a gradient that is not finite.
+    The reference's own gradients are gone afterwards. Raises UsageError if the loss is no scalar, does not
+    depend on the parameters, communicates or fails. Also if it leaves a gradient that is not finite.
     """
     _forget(pairs)
     try:

@@ -12,21 +12,21 @@ random: eps * sqrt(R/12). The tolerance sqrt(eps) is reached at R = 12/eps:
     bfloat16   7.8e-3    8.8e-2      1 536
 
 A gradient passes a few tens of roundings per layer. Cancellation inside its sums multiplies the error by the
-ratio of the terms' size to the sum's; the remaining room is for this. Measured: in a transformer of 12 layers
+ratio of the terms' size to the sum's. The remaining room is for this. Measured: in a transformer of 12 layers
 all in bfloat16 the worst parameter is 0.026 off at first, 0.042 after 20 steps. On a log scale, sqrt(eps) is
 also the middle between one rounding (eps) and nothing right at all (1). Real mistakes are far outside. A
 reduction missing over n ranks is off by (n-1)/n for a mean, and by about sqrt(1 - 1/n) for a sum of unrelated
 parts. A doubled one is off by 1. A mistake smaller than the tolerance (one micro-batch of 16 lost, in
 bfloat16) is within rounding. Train that check in float32, or give `rtol`.
 
-Reductions. A ring adds n ranks' parts one after the other, n - 1 roundings in series, but early sums are
-small and their roundings too. Unrelated parts: the k-th sum is sqrt(k) parts, the error relative to the last
-eps * sqrt(sum k / n / 12) = eps * sqrt(n/24). Parts that point one way: k parts, eps * sqrt(n/36). A tree
-does log2(n) roundings. The same holds of micro-batches that are accumulated. In bfloat16 the ring of 64
-ranks adds 1.3e-2 to the 8.8e-2 allowed, that of 1024 unrelated ones 5.1e-2. The derivation ends if a sum is
-so large that a part is below half its spacing and is lost. For parts that point one way that is n > 2/eps,
-256 in bfloat16. From there on a serial sum stands still (n = 512: 15 % too small). The gradient is wrong and
-is reported: reduce in float32, as FSDP2's reduce_dtype does.
+Reductions. A ring adds n ranks' parts one after the other, n - 1 roundings in series. Early sums are small,
+and so are their roundings. Unrelated parts: the k-th sum is sqrt(k) parts. The error relative to the last one
+is eps * sqrt(sum k / n / 12) = eps * sqrt(n/24). Parts that point one way: k parts, eps * sqrt(n/36). A tree
+does log2(n) roundings. The same holds of micro-batches that are accumulated. In bfloat16 the ring of 64 ranks
+adds 1.3e-2 to the 8.8e-2 allowed, that of 1024 unrelated ones 5.1e-2. The derivation ends if a sum is so
+large that a part is below half its spacing and is lost. For parts that point one way that is n > 2/eps, 256
+in bfloat16. From there on a serial sum stands still (n = 512: 15 % too small). The gradient is wrong and is
+reported: reduce in float32, as FSDP2's reduce_dtype does.
 
 Noise floor. Some gradients are zero in exact arithmetic and rounding noise in any other; no relative
 tolerance fits them. An example is the bias of an attention's key projection: softmax does not see it. The
@@ -67,8 +67,8 @@ def eps_of(dtypes: Iterable[torch.dtype], device_type: str) -> float:
 def compute_dtypes(modules: Iterable[nn.Module]) -> set[torch.dtype]:
     """Return the dtypes that wrappers and autocast compute or reduce in, if they can be asked.
 
-    FSDP2's and DDP's mixed precision are read from the modules; an autocast around the forward alone is
-    over by now and cannot be seen.
+    FSDP2's and DDP's mixed precision are read from the modules. An autocast around the forward alone is over
+    by now and cannot be seen.
     """
     dtypes: set[torch.dtype] = set()
     for module in modules:

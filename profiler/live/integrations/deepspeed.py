@@ -1,7 +1,7 @@
 """DeepSpeed, ZeRO stages 0 to 3: an audit whose steps are those of an engine.
 
-A step lasts from the first forward of a training batch to the `engine.step()` that updates the
-parameters: with gradient accumulation, several micro-batches. DeepSpeed itself is not imported.
+A step lasts from the first forward of a training batch to the `engine.step()` that updates the parameters.
+With gradient accumulation it holds several micro-batches. DeepSpeed itself is not imported.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ class AuditCallback(Callback):
     """Audits every `trainer.fit`, on every rank: `Trainer(callbacks=[AuditCallback(out="runs/a")])`.
 
     One step of the audit is one optimizer step: with `accumulate_grad_batches=4` four batches make one. It
-    begins before the first batch's forward pass and ends after the batch in which `trainer.global_step`
-    grew, which also holds for manual optimization. Loading data, checkpoints, and what Lightning itself
-    communicates between batches are outside; records of them have no step. Validation is outside too,
-    unless it runs between two batches of one optimizer step. A step that an epoch's end or an exception
-    cuts short is not counted.
+    begins before the first batch's forward pass and ends after the batch in which `trainer.global_step` grew.
+    This also holds for manual optimization. Loading data, checkpoints, and what Lightning itself communicates
+    between batches are outside; records of them have no step. Validation is outside too, unless it runs
+    between two batches of one optimizer step. A step that an epoch's end or an exception cuts short is not
+    counted.
 
     `out` and the options are those of `audit()`; another `fit` replaces the run in `out`. With `show`, rank
     0 prints the report when training ends.

@@ -29,7 +29,7 @@ class AuditOptions(TypedDict, total=False):
 class RunningAudit:
     """Opens a session when training begins, closes it however training ends, and keeps the report.
 
-    All calls but `open` do nothing if no session is open, so hooks that a library calls outside of training
+    If no session is open, all calls but `open` do nothing: hooks that a library calls outside of training
     need no care.
     """
 

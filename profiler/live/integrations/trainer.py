@@ -22,9 +22,9 @@ class AuditCallback(TrainerCallback):
     """Audits every `trainer.train()`, on every rank: `Trainer(callbacks=[AuditCallback(out="runs/a")])`.
 
     One step of the audit is one optimizer step: with `gradient_accumulation_steps=4` four batches make one.
-    It begins before the first batch's forward pass and ends when the optimizer has stepped. Loading data,
-    evaluation, logging, checkpoints, and the Trainer's communication between steps (the number of items in a
-    batch, losses to log) are outside. Records of them have no step.
+    It begins before the first batch's forward pass and ends when the optimizer has stepped. Outside are
+    loading data, evaluation, logging, checkpoints, and the Trainer's communication between steps: the number
+    of items in a batch, losses to log. Records of them have no step.
 
     The Trainer does not tell its callbacks of exceptions. Write `with callback: trainer.train()`, and the
     audit is closed however training ends. Without it an exception leaves the audit open until `close()`, the

@@ -2,9 +2,9 @@
 
 Gradients are taken as the first step of each optimizer begins (or has called its closure once). Those that no
 optimizer takes are taken at the step's end. Before a total norm is taken of them they are taken too, as
-clipping then scales them. Parameters and buffers are taken after the step, parameters once before the first
-one too: what ranks began with tells which are replicas. Inputs are taken as the model's forward begins. Work
-that has to be done during a step is capture's own time.
+clipping then scales them. Parameters and buffers are taken after the step, and parameters once before the
+first one too. The values at the start show which are replicas. Inputs are taken as the model's forward
+begins. Work that has to be done during a step is capture's own time.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ class Checking:
             return
         self._stepped.add(id(stepping))
         # Gradients that another optimizer is to use, as a GAN's other half, need not be whole yet. An
-        # optimizer is only taken to use all of them if none is known to have any of the model's, as with
-        # copies in float32.
+        # optimizer is taken to use all of them only if no optimizer is known to have any of the model's, as
+        # with copies in float32.
         any_owned = any(id(parameter) in self._owned for _, parameter in self._parameters)
         mine = [
             (name, parameter)

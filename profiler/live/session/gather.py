@@ -1,8 +1,8 @@
 """Bringing the ranks' ledgers to rank 0 without a collective, and without waiting for the dead.
 
-Everything goes through the store that torch.distributed already keeps for its own set-up: no group is made,
-no device or transport is touched. A rank that died keeps nobody waiting: the others hand over their ledger
-and go on. Rank 0 waits for those that still live, and at most for a time limit.
+Everything goes through the store that torch.distributed already keeps for its own set-up. No group is made,
+and no device or transport is touched. A rank that died keeps nobody waiting: the others hand over their
+ledger and go on. Rank 0 waits for those that still live, and at most for a time limit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALONE_S: Final = 2.0
 """If no other rank has announced a session by then, rank 0 begins: it may be the only one. A rank announces
 itself as the first thing that it does when it opens one, long before it is ready."""
 _LEFT_OUT_S: Final = 3.0
-"""Then the session begins without them: a rank without a session waits in its first collective meanwhile, and
+"""Then the session begins without them. A rank without a session waits in its first collective meanwhile, and
 one that opens later still joins."""
 _PATIENCE_S: Final = 3.0
 """After this long a message names the ranks that are waited for."""
@@ -64,8 +64,8 @@ def _default_store() -> Any | None:
 class Meeting:
     """One session's place in the store: who is there, which run it is, and what each rank hands over.
 
-    Rank 0 leads: its sessions are numbered in the store, and any other rank joins the one that rank 0 has
-    open, or opens next. A session that a rank opened without rank 0 therefore moves no later one.
+    Rank 0 leads: its sessions are numbered in the store. Any other rank joins the one that rank 0 has open,
+    or opens next. A session that a rank opened without rank 0 therefore moves no later one.
     """
 
     def __init__(self, rank: int, world_size: int, out: str = "") -> None:
@@ -155,8 +155,8 @@ class Meeting:
     def _led(self, number: int) -> int:
         """Return the number of the session that rank 0 has open, this one or a later one; waits for it.
 
-        Raises RuntimeError if none comes: within the limit, or because rank 0 has ended or has been through
-        the session of this folder.
+        Raises RuntimeError if none comes within the limit. Also if rank 0 has ended, or has been through the
+        session of this folder.
         """
         deadline_s, missed, look_s = time.monotonic() + _OPENING_LIMIT_S, False, _LOOK_S
         while True:

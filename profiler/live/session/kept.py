@@ -233,7 +233,7 @@ class Kept:
         """Write ranks that handed over anew into the folder that was asked for; return all ranks merged.
 
         Files in the folder are replaced only by files that are written whole: a disk may be full. A rank that
-        handed nothing over may still train and write: the report counts what its files hold by now, and they
+        handed nothing over may still train and write. The report counts what its files hold by now, and they
         stay.
         """
         here = {part.run.ranks_seen[0] for part in parts}

@@ -158,9 +158,9 @@ GROUP = ("GROUP_RANK", "NODE_RANK")
 def ranks_per_node(rank: int, world_size: int, environment: Mapping[str, str] = os.environ) -> int | None:
     """Return LOCAL_WORLD_SIZE if it is true of every rank that consecutive ones share a node; else None.
 
-    Rank, local rank and node of this rank have to fit, so a variable that was left over from another job is
-    not believed. One machine that runs several agents of torchrun has several nodes by this. Their host name
-    is one, and the requested layout is what counts.
+    Rank, local rank and node of this rank have to fit: a variable may be left over from another job. One
+    machine that runs several agents of torchrun has several nodes by this. Their host name is one, and the
+    requested layout is what counts.
     """
     size = _whole(environment.get("LOCAL_WORLD_SIZE"))
     node = next((_whole(environment[name]) for name in GROUP if name in environment), None)

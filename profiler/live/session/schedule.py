@@ -3,10 +3,11 @@
 The default surveys step 0, so that a short run is whole and every later step has something to be compared
 with. Then come step 2, the first after the warm-up of most programs, and then one in so many. It surveys
 further steps when it must. One reason is new sequences with collectives of C++, as with DDP, which rebuilds
-its buckets in the first steps. It also does so after a step that repeats none of the surveyed ones: first at
-once, then if such steps seem to come back. If that teaches nothing, as sequences change in every step, it
-soon hardly ever does. All further steps together are at most a few and one in twenty; what stays watched is
-attributed by its own stack. If surveyed steps take much longer than watched ones, fewer steps are always due.
+its buckets in the first steps. It also does so after a step that repeats none of the surveyed ones. It does
+so at once the first time, then if such steps seem to come back. If that teaches nothing, as sequences change
+in every step, it soon hardly ever does. All further steps together are at most a few and one in twenty; what
+stays watched is attributed by its own stack. If surveyed steps take much longer than watched ones, fewer
+steps are always due.
 """
 
 from __future__ import annotations

@@ -58,19 +58,19 @@ def audit(
 
     Call it on every rank. `model` gives modules and parameters their names (without it they are taken
     from the modules seen). `out` is the run folder that `shardtoll report` reads. Each rank writes there as
-    it goes, so a rank that is killed leaves its finished steps, except watched ones of its last quarter
-    second. Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s`
-    seconds for ranks that still live.
+    it goes. A rank that is killed leaves its finished steps, except watched ones of its last quarter second.
+    Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s` seconds for
+    ranks that still live.
 
-    Without `session.step()` everything inside the context is one step; with it each call is one, and
-    what happens between steps is listed with step None.
+    Without `session.step()` everything inside the context is one step. With it each call is one, and records
+    from between steps have step None.
 
     `level` says how closely to look. A *surveyed* step has everything recorded: every operator is seen, which
     makes it slower. In a *watched* step only collectives are looked at, cheaply enough for every step of a
     job. Each takes its cause from the surveyed step whose sequence it repeats. A step that repeats none is
     attributed by its own stack, and the next one is surveyed. `schedule` surveys steps 0 and 2, then one in
     `survey_every`, and watches all others. `survey` surveys every step, `watch` watches every step. With 100,
-    if these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
+    if this would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
 
     `trace` has torch's profiler record the first `trace_steps` steps too. Each rank writes them to
     `trace.rankN.json.gz` in the run folder after the last step. Facts that only a trace has are joined to the
@@ -82,16 +82,16 @@ def audit(
     says so.
 
     `checks` asks for checks that cost more than every job should pay, in one of `check_every` steps.
-    `gradients` looks at each parameter's gradient as the optimizer is about to use it: missing, doubled or
-    partial reductions, norms that count replicas twice. `replicas` looks at parameters and buffers after the
-    step: those that should be equal on ranks and are not. `data` looks at the inputs of the model: batches
-    that several ranks saw, epochs in the same order. They need `model`. None adds a collective; one that
-    fails ends the checks, not the audit.
+    `gradients` looks at each parameter's gradient as the optimizer is about to use it. It finds missing,
+    doubled or partial reductions, and norms that count replicas twice. `replicas` looks at parameters and
+    buffers after the step: those that should be equal on ranks and are not. `data` looks at the inputs of the
+    model: batches that several ranks saw, epochs in the same order. They need `model`. None adds a
+    collective; one that fails ends the checks, not the audit.
 
     While the session is open each rank keeps a small flight file in the run folder, which says what it is in.
     `shardtoll hang` reads it, also after the job was killed. A thread brings it up to date four times a
     second. Once the training thread has stood still for `hang_after_s` seconds, that thread writes the stacks
-    of all threads there too; with None it writes none.
+    of all threads there too. With None it writes none.
 
     Nothing inside a step is changed: no collective, synchronisation or random number is added. A failure of
     the capture itself ends the capture, not the training.

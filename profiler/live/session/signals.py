@@ -1,6 +1,6 @@
 """Signal handlers of the user's that raise while our code runs: Python calls them between two instructions.
 
-Code that must not be cut in two, as the end of a step with its writing, is `Deferred`: handlers run after it.
+Code that must not be cut in two is `Deferred`, as the end of a step with its writing: handlers run after it.
 In the hooks inside a step that would cost too much: there the frames of an exception show whose it is.
 """
 
@@ -114,7 +114,8 @@ def raised_by_handler(error: BaseException) -> bool:
     """Return whether a signal handler raised the error: it then belongs to the program, wherever it came up.
 
     Python runs a handler between two instructions of any code and gives it the frame that it interrupted. So
-    the frame of a handler holds the frame before it; one that has let go of that is known by its code.
+    the frame of a handler holds the frame before it. A handler that has let go of that frame is known by its
+    code.
     """
     trace: TracebackType | None = error.__traceback__
     codes: frozenset[CodeType] | None = None

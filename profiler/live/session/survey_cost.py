@@ -1,8 +1,8 @@
 """Cost of surveys for a job, and how seldom they have to be for that to stay little.
 
-A survey costs a fixed time for each operator. On a CPU it may be a tenth of a step. If an accelerator does
-the work of an operator in microseconds, a surveyed step takes ten times as long as a watched one. One step in
-a hundred then costs a tenth of the training.
+A survey costs a fixed time for each operator. On a CPU it may be a tenth of a step. On an accelerator that
+does the work of an operator in microseconds, a surveyed step takes ten times as long as a watched one. One
+step in a hundred then costs a tenth of the training.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 MOST_ADDED: Final = 0.01
 """Share of a job's time that surveys which are due may add."""
 _FACTOR: Final = 4
-"""Spacings are the first one times powers of it. Thus a step that is due for a rank with a longer spacing is
-due for all others too, whatever each has measured."""
+"""Spacings are the first one times powers of it. Thus a step that is due with a longer spacing is due for all
+other ranks too, whatever each has measured."""
 _MOST_POWER: Final = 5
 _WATCHED: Final = 32
 """Watched steps that are remembered, the last ones."""

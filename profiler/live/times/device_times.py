@@ -1,8 +1,8 @@
 """Device time of a step and of its waits for collectives, from events that are read after the step.
 
-The training thread runs ahead of an accelerator, so its own clock says little about the device. In the
-compute stream (the current one where the step begins), a timed event lies right before and right after each
-wait for a collective. The two bracket nothing but the wait. Compute queued earlier lies before the first
+The training thread runs ahead of an accelerator, so its own clock says little about the device. A timed event
+lies right before and right after each wait for a collective. It is in the compute stream, the current one
+where the step begins. The two bracket nothing but the wait. Compute queued earlier lies before the first
 event. The time between the two is therefore the time for which the stream stood still, the exposed time.
 Nothing here blocks.
 

@@ -1,8 +1,8 @@
 """When the end of a backward waits in C++ for collectives that C++ issued.
 
-DDP's reducer issues its buckets inside backward and waits for them in a callback at the end of it, without
-Python taking part. With no dispatch mode active, nothing would show when. A hook on the root of each backward
-queues a callback of ours before the reducer queues its own, and another one after. They enclose the waiting.
+DDP's reducer issues its buckets inside backward. It waits for them in a callback at the end of it, and Python
+takes no part. With no dispatch mode active, nothing would show when. A hook on the root of each backward
+queues two callbacks of ours: one before the reducer queues its own, and one after. They enclose the waiting.
 The hook returns nothing, changes no gradient, and is gone when the backward is.
 
 Nothing else shows which reducer issued a collective. A method called from Python makes each ready for a

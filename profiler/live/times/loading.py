@@ -27,7 +27,7 @@ Loaded: TypeAlias = tuple[Any, Any]
 """The loader's iterator, and the batch that it gave."""
 
 NoteFetch: TypeAlias = Callable[[int, int, str, "Loaded | None", FrameType], None]
-"""Called with when the fetch began and ended (monotonic ns), its name, the batch that came of it, and who
+"""Its arguments: when the fetch began and ended (monotonic ns), its name, the batch that came of it, and who
 asked for it."""
 
 

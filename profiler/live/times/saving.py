@@ -3,8 +3,8 @@
 While a session is open `torch.save` and torch.distributed.checkpoint's `async_save` are replaced, and so is
 the function that its `save` calls. The replacements note when they were entered and left. They are put back
 on exit. Only calls of the training thread count, the outermost of those within others. Bytes are those of the
-file, or what an open one has grown by; of a distributed checkpoint the files of this rank. The files of an
-asynchronous checkpoint are not yet written, so their bytes stay unknown.
+file, or the growth of an open one. For a distributed checkpoint they are those of this rank's files. The
+files of an asynchronous checkpoint are not yet written, so their bytes stay unknown.
 """
 
 from __future__ import annotations

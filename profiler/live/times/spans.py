@@ -2,9 +2,8 @@
 
 Gloo runs collectives on threads of its own and tells torch's profiler when each begins and ends. We ask for
 these user-scope events only (not for every operator), so the profiler stays cheap. An event carries no group
-and no sequence number. Spans are joined in the order of their start to records in the order of their issue,
-by the name gloo gives the op. Each of a group's threads serves that group only, which settles ties between
-groups.
+and no sequence number. Spans are joined to records by gloo's name for the op, in the order of start and the
+order of issue. Each of a group's threads serves that group only, which settles ties between groups.
 
 Private parts of torch are used here (`_enable_profiler` with scopes), and they are feature-tested. If they
 are missing, or the user's own profiler runs, start and duration are unknown and reported so.
@@ -165,8 +164,8 @@ class SpanRecorder:
     def patch_ranges(self) -> Callable[[], None]:
         """Have named ranges noted that begin under a recording; returns what undoes that.
 
-        A range keeps the address of its event. Once its recording has been freed and another one goes on,
-        torch writes there when the range ends, and the process may die.
+        A range keeps the address of its event. Once its recording is freed and another one goes on, torch
+        writes there when the range ends. The process may die.
         """
         ranges = self._ranges
 
@@ -284,9 +283,9 @@ def join(
 ) -> list[RawSpan | None]:
     """Return for each record, in order of issue, its span; None for a record without one.
 
-    `threads` is what is known of which thread serves which group; it is added to, and should be kept
-    for the whole session. If two groups could own a span and its thread is not known yet, neither gets one:
-    unknown rather than swapped.
+    `threads` maps known threads to the groups they serve. It is added to, and should be kept for the whole
+    session. If two groups could own a span and its thread is not known yet, neither gets one: unknown rather
+    than swapped.
     """
     group_of_thread = {} if threads is None else threads
     while True:

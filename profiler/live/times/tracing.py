@@ -5,7 +5,7 @@ it records everything instead of the spans only, and the spans are taken from th
 
 On the CPU each traced step is a recording of its own, so that its records are complete when it ends. On an
 accelerator the recording goes on from the first to the last traced step. To stop it the device must have
-finished, and waiting for it between steps would show idle time that the job does not have.
+finished. Waiting for it between steps would show idle time that the job does not have.
 """
 
 from __future__ import annotations

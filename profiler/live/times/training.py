@@ -4,9 +4,9 @@ The thread that opened the session trains, and so do those on which autograd run
 Autograd runs an accelerator's backward on threads of its own, with the state that the thread had that asked
 for it. A mark left in that state tells such a backward from one that a thread of the user's own runs.
 
-`Work.wait` of native collectives is no operator, so no dispatch mode sees it, and neither is the wait for the
-future of one. While a session is open the methods are replaced by ones that note when they were entered and
-left; they are put back on exit.
+`Work.wait` of native collectives is no operator, so no dispatch mode sees it. The same holds for the wait for
+its future. While a session is open the methods are replaced by ones that note when they were entered and
+left. They are put back on exit.
 """
 
 from __future__ import annotations

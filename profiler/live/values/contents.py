@@ -2,7 +2,7 @@
 
 Equal values can be a coincidence: a mask of ones, a branch that is zero as yet, ranks of one seed. Content in
 the same memory that was not written to since is the same whatever its values are. A write is known by the
-version that autograd counts; storages are known by weak references, which keep their addresses from being
+version that autograd counts. Storages are known by weak references, which keep their addresses from being
 given away.
 """
 

@@ -1,10 +1,10 @@
 """Cheap fingerprints of tensor values: equal bytes give equal numbers, moved bytes give others.
 
-With each comes what equality of it is worth: nothing, if the tensor holds one value or a few throughout, or
-NaN and infinity. A tensor is sampled with a fixed stride (at most `SAMPLE` elements). Its bits are taken as
-whole numbers and summed with a weight for each position, all modulo 2**64. On an accelerator nothing is read
-back while the step runs. The sums stay on the device, are copied back behind it and read once they have
-arrived.
+Each fingerprint states what its equality is worth: nothing, if the tensor holds one value or a few
+throughout, or NaN and infinity. A tensor is sampled with a fixed stride (at most `SAMPLE` elements). Its bits
+are taken as whole numbers and summed with a weight for each position, all modulo 2**64. On an accelerator
+nothing is read back while the step runs. The sums stay on the device, are copied back behind it and read once
+they have arrived.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which gathers put the classes of logits together for a cross entropy, which could do with parts of them.
 
-A result that was gathered along its last dimension is remembered by its memory, and a copy of it in another
-dtype too. It is such a gather if `log_softmax` reads all of it along that dimension in `F.cross_entropy`, and
-no other operator reads it. The result that a metric reads is needed whole. Nothing is kept alive.
+A result that was gathered along its last dimension is remembered by its memory. So is a copy of it in another
+dtype. It is such a gather if `log_softmax` reads all of it along that dimension in `F.cross_entropy`, and no
+other operator reads it. The result that a metric reads is needed whole. Nothing is kept alive.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def masks(func: Any) -> slice:
     """Return which of the tensors given to the operator may hold infinity on purpose, as a mask does.
 
     Attention has its mask, and tensors made of it, after query, key and value (in backward after a gradient
-    too). baddbmm adds scores to one. All other operators have none.
+    too). In baddbmm it is the tensor to which scores are added. All other operators have none.
     """
     packet = func._overloadpacket
     if packet is _aten.baddbmm:

@@ -1,9 +1,9 @@
 """Use of a collective's result: its fingerprint once it is there, and which of its bytes are read.
 
 A result is followed through its memory. Views read nothing; what reads a view reads the view's bytes, the
-bytes of several reads are counted together. A copy of the whole result, as a gather along another dimension
-than the first makes, stands for it and is followed instead. Nothing is kept alive: storages are known by weak
-references, and while such a reference is held no other storage can be taken for it.
+bytes of several reads are counted together. A copy of the whole result stands for it and is followed instead.
+A gather along another dimension than the first makes such a copy. Nothing is kept alive: storages are known
+by weak references. While such a reference is held no other storage can be taken for it.
 """
 
 from __future__ import annotations

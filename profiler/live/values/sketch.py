@@ -88,8 +88,8 @@ class Signs:
 def numbers_of(tensor: torch.Tensor, starts: Sequence[int] | None, signs: Signs) -> torch.Tensor:
     """Return float64 [10]: sum of squares, sketch, constant; on the tensor's device, without waiting for it.
 
-    `starts`: index of the first element in the whole tensor, by dimension; None if that is not known,
-    and the sketch is NaN. If the tensor is not finite, neither are the numbers.
+    `starts`: index of the first element in the whole tensor, by dimension. None if unknown; the sketch is
+    then NaN. If the tensor is not finite, neither are the numbers.
     """
     x = tensor.detach()
     numbers = torch.zeros(NUMBERS, dtype=torch.float64, device=x.device)

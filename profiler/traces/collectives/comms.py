@@ -1,7 +1,7 @@
 """An event's facts about a collective, in the ledger's words: op, dtype, message bytes, group.
 
-Sizes follow nccl-tests (see `ledger.records.volume`). Element counts are used if a trace gives them;
-otherwise `Input Dims`, which for every collective of torch's process groups are the shapes of the *inputs*.
+Sizes follow nccl-tests (see `ledger.records.volume`). Element counts are used if a trace gives them,
+otherwise `Input Dims`. For every collective of torch's process groups these are the shapes of the *inputs*.
 An all_gather's annotation shows the shard (`_allgather_base` hands its input tensor to the profiler), a
 reduce_scatter's the whole.
 """

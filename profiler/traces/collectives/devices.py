@@ -1,7 +1,7 @@
 """Several devices in one trace: each is a rank of its own, never one timeline.
 
 Files of several processes put together (fused traces) hold a device for each process. A process that states
-its rank and drives several devices keeps the one that does most; the others are named in a notice.
+its rank and drives several devices keeps the one that does most. A notice names the others.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def _ambiguous(numbers: I64, pid: I64) -> npt.NDArray[np.bool_]:
 def owners(device: DeviceWork, calls: HostWork, launch: I64, steps: Steps) -> I64:
     """Return the place of the step that launched each piece of device work.
 
-    If the launch is not on record, the work takes the step of the work before it on its stream, for streams
-    run in order. Before the first known one it belongs to no step.
+    If the launch is not on record, the work takes the step of the work before it on its stream: streams run
+    in order. Before the first known one it belongs to no step.
     """
     if not steps.marked:
         return np.zeros(len(launch), np.int64)

@@ -1,4 +1,4 @@
-"""A pattern of a user's own with a limit of time: refused only once a real name shows that it is too slow.
+"""A user's own pattern with a limit of time: refused only once a real name shows that it is too slow.
 
 Some patterns take a name's length to the power of five, and microseconds on most names all the same. How long
 one takes on a name is known only by trying. A timer of this process's processor time ends the search. Signals

@@ -30,7 +30,7 @@ BASE_LIMIT_NS: Final = 4 * 10**18
 class Table:
     """Columns of equal length under construction.
 
-    Each is one block of memory that grows: many small arrays between the decoded events would keep their
+    Each is one block of memory that grows. Many small arrays between the decoded events would keep their
     memory from being given back.
     """
 

@@ -2,8 +2,7 @@
 
 A chunk is cut where `} , {` stands. Such characters may be inside a text or a nested list. The cut is only
 believed if everything before it decodes as a whole list of events, which proves it. Chunks that do not decode
-take the slow road: event after event with the standard library's decoder, which also finds its way past
-damage.
+take the slow road: event after event with the standard library's decoder. It also finds its way past damage.
 """
 
 from __future__ import annotations

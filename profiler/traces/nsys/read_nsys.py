@@ -29,8 +29,8 @@ _RECORD: Final = "record with nsys profile --trace=cuda,nvtx, then nsys export -
 
 
 def read_nsys(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
-    """Read one export of any version. Raises TraceError, in one line, for a damaged file, for a database
-    of another program, and where more than `row_limit` rows would be kept.
+    """Read one export of any version. Raises TraceError, in one line, for a damaged file or a database of
+    another program. Also if more than `row_limit` rows would be kept.
     """
     with open_database(file) as database:
         _check(database, file.address)

@@ -155,8 +155,8 @@ def _fetches(facts: Facts, main: int, first_ns: int, last_ns: int, called: I64) 
 
 
 def _messages(facts: Facts, first_ns: int, last_ns: int) -> I64:
-    """Return name, start, end, thread and place in `Facts.rows`, -1 for none, of the calls that hand messages
-    over without device work; [5, n]."""
+    """Return the calls that hand messages over without device work, as [5, n]: name, start, end, thread and
+    place in `Facts.rows`, -1 for none."""
     trace, calls = facts.trace, facts.trace.calls
     named = matching(trace, _HANDS_OVER)
     rows = np.flatnonzero(named[trace.ops.name]) if len(trace.ops.name) else np.zeros(0, dtype=np.int64)

@@ -1,10 +1,10 @@
 """Who gets each nanosecond of a rank's timeline: exact, in whole numbers, nothing lost.
 
-The timeline is cut where anything starts or ends. Each segment goes to the first layer that is busy
-in it, and within the layer to the earliest step that has work in it. An exposed segment of
-communication is split evenly among the collectives in flight, each share going to its collective's
-step. Idle segments go to the step whose host window holds them: nothing is launched then that could
-run. If something was launched already and only begins later, they go to its step: the host is ahead.
+The timeline is cut where anything starts or ends. Each segment goes to the first layer that is busy in it.
+Within the layer it goes to the earliest step that has work in it. An exposed segment of communication is
+split evenly among the collectives in flight, each share going to its collective's step. Idle segments go to
+the step whose host window holds them: nothing is launched then that could run. If something was launched
+already and only begins later, they go to its step: the host is ahead.
 """
 
 from __future__ import annotations

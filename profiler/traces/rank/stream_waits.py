@@ -3,7 +3,7 @@
 A trace records that the host made a stream wait (`cudaStreamWaitEvent`), and when, but usually not for what.
 The event can only be of work launched before. So the candidates are the last work of each other stream before
 the call. A candidate that ended after the waiting work began is refuted. A pair of streams with refuted
-candidates is not trusted. There a wait counts only if the work began as the other ended, when neither its
+candidates is not trusted. There a wait counts only if the work began as the other ended, and neither its
 stream nor its launch held it up.
 """
 
