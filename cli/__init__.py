@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _told() -> tuple[type[Exception], ...]:
-    """Return the errors to tell in one line.
+    """Return the errors that are reported in one line.
 
     Python asks only once something was raised. If nothing has imported the ledger's errors by then, the error
     was none of them. Help need not import them either.

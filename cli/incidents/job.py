@@ -94,7 +94,7 @@ def _described(name: str, forked: Forked, place: Path) -> tuple[Wanted, list[dic
 
 
 def _wanted(wanted: dict[str, Any]) -> Wanted:
-    """Return what JSON tells; its lists become tuples again."""
+    """Return the content of JSON; its lists become tuples again."""
     expected = []
     for item in wanted.pop("expected"):
         bound = item.pop("toll_ns")

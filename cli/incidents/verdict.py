@@ -22,7 +22,7 @@ AVOIDABLE: Final = (
     "duplicated-compute",
     "duplicated-data",
 )
-"""Kinds that say: this work need not be done. Others tell of time that work takes, or of the report."""
+"""Kinds that say: this work need not be done. Others are about time that work takes, or about the report."""
 
 TIMED: Final = ("latency-bound", "exposed-communication", "serialized-collectives", "straggler", "recompute")
 """Kinds that times decide, in addition to those of the schedule."""

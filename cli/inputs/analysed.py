@@ -60,7 +60,7 @@ def _digest(ledger: Ledger, fabric: Fabric | None) -> str:
 
 
 def _packed(report: Report) -> bytes:
-    """Return the entry's bytes: a zip, unpacked, whose checksums tell a damaged file."""
+    """Return the entry's bytes: a zip, unpacked, whose checksums reveal a damaged file."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as packed:
         packed.writestr(_REST, replace(report, tables=empty_tables()).to_json())

@@ -1,4 +1,4 @@
-"""Files of the checkout that a run's source lines speak of: a run names a file by the end of its path."""
+"""Files of the checkout for a run's source lines: a run names a file by the end of its path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sources of `shardtoll serve` with one report: a run folder that may still grow, a saved report, traces.
 
-Each tells cheaply whether it changed, and makes its report when asked.
+Each shows cheaply whether it changed, and makes its report when asked.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def confirmed(
 ) -> tuple[Confirmed, ...]:
     """Run the best layouts dry, as far as the script takes them.
 
-    A layout that the script does not run, or runs as another one, is said to be so.
+    A layout that the script does not run, or runs as another one, is marked so.
     """
     from shardtoll.analyzers.advise.from_run.run_question import derive, layout_of_values
     from shardtoll.analyzers.advise.layouts import words

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHECKS: Final = ("gradients", "replicas", "data")
 """Checks of `audit()`, named here so that a mistake is reported before torch is imported."""
 RANK_0_TELLS_S: Final = 15.0
-"""How long another rank waits for rank 0 to tell the same mistake, which ends the job."""
+"""How long another rank waits for rank 0 to report the same mistake, which ends the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunO
 def _rank_0_tells() -> Iterator[None]:
     """Have a mistake reported once: launchers end the other ranks when rank 0 has reported it and left.
 
-    A rank that is still there after a while made the mistake alone, and tells it itself.
+    A rank that is still there after a while made the mistake alone, and reports it itself.
     """
     try:
         yield

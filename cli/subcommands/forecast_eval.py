@@ -116,7 +116,7 @@ def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None)
     from shardtoll.analyzers.forecast.rows.columns import MEASURED
     from shardtoll.analyzers.roofline import load_fabric
 
-    # Wrong names are said before a large table is priced.
+    # Wrong names are reported before a large table is priced.
     if gpu is not None:
         card_of(gpu)
     if fabric is not None:

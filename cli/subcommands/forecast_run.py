@@ -77,7 +77,7 @@ def scaling(
     from shardtoll.cli.inputs.waiting import waiting
     from shardtoll.ledger import UsageError
 
-    # Wrong names are said before a large run is read.
+    # Wrong names are reported before a large run is read.
     named = None if fabric is None else load_fabric(fabric)
     wanted = None if gpu is None else card_of(gpu)
     options = TraceOptions(cache=cache)
@@ -120,7 +120,7 @@ def _own_forecast(report: Report) -> Band | str | None:
     """Return the dry run's own forecast of its step. The answer is a note if an older version made it on a
     machine of a file, whose figures it did not keep.
 
-    None for measured runs, and where its operators are not on record, as in saved reports.
+    None for measured runs, and if the operators are not on record, as in saved reports.
     """
     from shardtoll.analyzers.forecast.dry import price_dry
     from shardtoll.analyzers.roofline import fabric_on_record, known_gpus
@@ -164,7 +164,7 @@ def _usual(machine: Machine, gpu: Card | None) -> Fabric | None:
 
 
 def _machine(report: Report) -> Machine:
-    """Return the machine that the run had, as far as its record tells."""
+    """Return the machine of the run, as far as its record has it."""
     from shardtoll.analyzers.forecast.compute.cards import card_of_run
     from shardtoll.analyzers.forecast.rescale.sent_price import Machine
     from shardtoll.analyzers.roofline import choose_fabric, fabric_names, load_fabric

@@ -46,7 +46,7 @@ def values(only: Filter) -> dict[str, Any]:
 def chosen(place: ReaderPlace, now: Controls, heard: object, causes: Collection[str] = ()) -> ReaderPlace:
     """Return the place with the filters the reader now wants.
 
-    `causes` are the names of the controls that brought the question; they only tell which came last.
+    `causes` are the names of the controls that brought the question; they only show which came last.
     """
     before = heard if isinstance(heard, dict) else {}
     if before and before.get("run") != place.run:

@@ -68,7 +68,7 @@ def layout() -> html.Div:
 
 
 def _aria(**names: str) -> dict[str, Any]:
-    """Return attributes that tell a screen reader what an element is."""
+    """Return attributes by which a screen reader names an element."""
     return {f"aria-{name}": value for name, value in names.items()}
 
 

@@ -118,7 +118,7 @@ class Guard:
             if path != _UPDATE:
                 return "404 Not Found", "There is no such page."
             origin = environ.get("HTTP_ORIGIN")
-            # A proxy in front may speak https; that the names are the same is what tells a page of ours.
+            # A proxy in front may speak https; equal names identify a page of ours.
             if origin is not None and origin.lower() not in (
                 f"http://{host.lower()}",
                 f"https://{host.lower()}",
@@ -204,5 +204,5 @@ def _cookie(environ: Environ, name: str) -> str:
 
 
 def _same(given: str, token: str) -> bool:
-    """Compare in a time that does not tell how much of it was right."""
+    """Compare in a time that does not reveal how much of it was right."""
     return hmac.compare_digest(given.encode("utf-8", "backslashreplace"), token.encode())

@@ -4,9 +4,9 @@ The syntax is in docs.github.com, "Workflow commands for GitHub Actions": `::err
 file=..,line=..,title=..::message`. There `%`, carriage return and line feed are written as %25, %0D and %0A,
 and in properties `:` and `,` as %3A and %2C.
 
-Overruns that tell one excess are taken together by the source lines at which it may be fixed. One added
-collective is over the limit of the step, of its group and of its phase, by as much in each. It is at a line
-that all of these have. A single run does not show which of several such lines is new.
+Overruns with the same excess are grouped by the source lines at which it may be fixed. One added collective
+is over the limit of the step, of its group and of its phase, by as much in each. It is at a line that all of
+these have. A single run does not show which of several such lines is new.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def source_files(check: BudgetCheck) -> set[str]:
 def workflow_commands(check: BudgetCheck, paths: Mapping[str, str] | None = None) -> list[str]:
     """Return a line for each source line that is over or may be, and each warning, the failing ones first.
 
-    Limits that tell the same excess are one annotation. `paths` has the path in the checkout of each of
+    Limits with the same excess are one annotation. `paths` has the path in the checkout of each of
     `source_files` that is known there.
     """
     ordered = sorted(marks(check.overruns), key=lambda mark: _excused(check, mark))

@@ -229,7 +229,7 @@ def _placed(table: pa.Table) -> npt.NDArray[np.bool_]:
 def _phases(match: Ints, start: Ints) -> npt.NDArray[np.object_]:
     """Return for each row whether a flow starts, steps or ends there; None if no row matches it.
 
-    It goes by start, as time in a flow must not go backwards.
+    Rows go by start, as time in a flow must not go backwards.
     """
     phases = np.full(len(match), None, dtype=object)
     order = np.lexsort((start, match))

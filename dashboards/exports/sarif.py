@@ -138,7 +138,7 @@ def _result(
 
 
 def _artifact(path: str, *, traced: bool) -> dict[str, Any]:
-    """Return where a file is, as far as the record tells.
+    """Return the path of a file, as far as the record has it.
 
     Capture keeps the whole path below the job's folder and the last parts of others. Profilers write paths
     from any folder that Python imports from.
@@ -158,7 +158,7 @@ def _utf8(text: str) -> str:
 
 
 def _message(finding: Finding) -> str:
-    """Return what is said at the line. Brackets would begin a link in SARIF's messages."""
+    """Return the text at the line. Brackets would begin a link in SARIF's messages."""
     words = [f"{clip(finding.title, 500).rstrip('.')}."]
     if finding.toll_ns is not None:
         saving = (

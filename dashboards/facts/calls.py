@@ -1,4 +1,4 @@
-"""The collectives added up by rank and by everything that tells of their cause, over the steps."""
+"""The sums of collectives by rank and by all facts about their cause, over the steps."""
 
 from __future__ import annotations
 

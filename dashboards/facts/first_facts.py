@@ -221,7 +221,7 @@ def more_like(row: Row) -> str | None:
 
 
 def place(finding: Finding, report: Report) -> str:
-    """Return the part of a finding's place that tells most, and which ranks if not all."""
+    """Return the most specific part of a finding's place, and the ranks if not all."""
     if finding.kind == "straggler" and len(finding.ranks) == 1:
         return _late_place(finding, report)
     (_, where), *_ = summary.places(finding)

@@ -1,4 +1,4 @@
-"""Which node each rank of a job runs on, as far as the run itself tells."""
+"""The node of each rank of a job, as far as the run itself shows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Nodes:
     """The nodes of all ranks of the job, seen or not."""
 
     of: npt.NDArray[np.int64]
-    """Number of the node by rank; `UNKNOWN` if nothing tells."""
+    """Number of the node by rank; `UNKNOWN` if the run does not show it."""
     names: tuple[str, ...]
     """By number: the host, or `node 3` if only the ranks per host are on record."""
 

@@ -1,4 +1,4 @@
-"""Each rank's time per step, in parts that add up to it, and what steps that were only watched tell."""
+"""Each rank's time per step, in parts that add up to it, and the figures of steps that were only watched."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RankTime:
     watched_comm_ns: float | None = None
     """Exposed communication in a watched step, over those in which it is known; None if there is none."""
     comm_at_least: bool = False
-    """Whether that is a lower bound, as some of these steps do not tell it of all their collectives."""
+    """Whether that is a lower bound, as exposed time is unknown for some collectives of these steps."""
     error_ns: float | None = None
     """Possible error of compute and idle time, as watched steps are divided like surveyed ones. None if the
     parts are not of divided steps."""
@@ -119,7 +119,7 @@ def rank_times(report: Report) -> list[RankTime]:
 
 
 def told_rows(report: Report) -> pa.Table:
-    """Return the rows of the watched steps that tell how long communication was exposed."""
+    """Return the rows of the watched steps whose exposed communication is known."""
     return in_steps(exposure_told(report.tables), watched_steps(report.tables["steps"]))
 
 

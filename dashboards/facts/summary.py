@@ -112,7 +112,7 @@ def base_of_traffic(report: Report) -> str:
 def recording(report: Report) -> str | None:
     """Return what the recording cost a surveyed step, as far as known; None for a trace or if it is nothing.
 
-    Times that are shown do not include it if watched steps tell them.
+    Times that are shown do not include it if watched steps have them.
     """
     rows = in_steps(report.tables["steps"], surveyed_steps(report.tables["steps"]))
     if report.run.source != "live" or not rows.num_rows:
@@ -141,7 +141,7 @@ def checked(report: Report) -> str:
 
 
 def nothing_found(report: Report) -> str:
-    """Return that there are no findings and what was looked at; what is not on record is said once."""
+    """Return that there are no findings and what was looked at; missing records are mentioned once."""
     there = [human.plural(count, word) for word, count in _checked_counts(report).items() if count]
     steps = _checked_steps(report)
     if not there:
@@ -271,7 +271,7 @@ def doing(unbilled: Unbilled) -> str | None:
 def no_hardware(report: Report) -> bool:
     """Whether the hardware's limits do not apply: jobs on CPUs have no peaks to meet.
 
-    A bound that measurements refute is said even then.
+    A bound that measurements refute is mentioned even then.
     """
     roofline = report.roofline
     return roofline is None or (roofline.gpu is None and report.run.device == "cpu" and not roofline.refuted)
@@ -324,7 +324,7 @@ def notices(report: Report) -> list[tuple[str, str]]:
     ranks: dict[tuple[str, str], list[int]] = {}
     for notice in report.notices:
         ranks.setdefault((notice.kind, notice.text), []).append(notice.rank)
-    # A file that was left out speaks for itself, whichever rank its notice stands by.
+    # A file that was left out has its own notice, whichever rank that stands by.
     return [
         (kind, text if kind in ("file-left-out", "file-unreadable") else f"{text} ({human.ranks(seen)})")
         for (kind, text), seen in ranks.items()

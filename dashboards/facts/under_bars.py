@@ -16,7 +16,7 @@ from shardtoll.ledger.records.work import total_flops
 from shardtoll.ledger.words import human
 
 LEAST_SHARE: Final = 0.05
-"""Part of the longest step from which waiting before it is said."""
+"""Part of the longest step from which earlier waiting is mentioned."""
 UNEVEN: Final = 1.25
 """Compute of one rank over that of another from which the difference is explained."""
 EQUAL: Final = 1.01

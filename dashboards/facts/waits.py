@@ -44,8 +44,8 @@ class Grid(Struct, frozen=True):
 def by_rank_and_step(report: Report) -> Grid | None:
     """Return for each rank and step how long others waited for the rank.
 
-    If no collective is matched, what it computed beyond the median rank: that tells less of who is late.
-    None if neither is known.
+    If no collective is matched: compute beyond the median rank, which shows less of who is late. None if
+    neither is known.
     """
     for name in ("waited_for_ns", "compute_beyond_ns"):
         table = report.tables["steps"]

@@ -188,7 +188,7 @@ def _finding(
         where = where.partition(", ")[2] or where
     place = where
     if cell_len(where) > room:
-        # A path tells most at its end, a list of parameters at its beginning.
+        # The end of a path is its most specific part, that of a list of parameters its beginning.
         kept = max(room - 1, 0)
         place = f"{where[:kept]}…" if row.place else "…" + where[len(where) - kept :]
     whole = "  ".join(part for part in (head, place, figures) if part)

@@ -1,6 +1,6 @@
 """The terminal that every command prints to: no line ends between a figure and its unit.
 
-rich ends lines at any space, also at one that is said not to be broken. So spaces inside figures are held by
+rich ends lines at any space, also at one that must not be broken. So spaces inside figures are held by
 another character while rich divides the text.
 """
 

@@ -69,7 +69,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All that a run is held to."""
+    """All limits of a run."""
 
     limits: Limits = Limits()
     """Limits of the whole step."""

@@ -10,7 +10,7 @@ from shardtoll.ledger.records.record import require_finite
 
 COMPARISON_VERSION: Final = 1
 LEAST_EXPLAINED: Final = 0.5
-"""Part of a step's change from which a finding's own change is said to explain it."""
+"""Part of a step's change from which a finding's own change counts as its explanation."""
 
 Verdict = Literal["more", "less", "no change", "too few steps", "unknown"]
 """`more`, `less`: beyond noise, or a difference of exact quantities. `no change`: no difference beyond
@@ -68,7 +68,7 @@ class Batch:
     rows_of: str | None
     """Source of `rows`."""
     ranks: int | None
-    """Ranks with data of their own; None if nothing tells (then all ranks are taken to have it)."""
+    """Ranks with data of their own; None if unknown (then all ranks are taken to have it)."""
     micro_batches: int | None
     """Batches that a DataLoader gave per step and rank, or forward passes."""
     tokens: int | None = None
@@ -225,7 +225,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How long the same operators took: what tells a slower machine from a slower program."""
+    """Time of the same operators: it separates a slower machine from a slower program."""
 
     factor: float
     """After over before, the middle one of all operators whose work did not change."""
@@ -234,7 +234,7 @@ class Machine:
     shared: bool
     """The device runs other programs too, as a CPU does: its speed is then no change of the program."""
     apart: bool
-    """The factor differs from 1 by more than noise, and speaks of the machine."""
+    """The factor differs from 1 by more than noise, and indicates the machine."""
     alike: bool = True
     """Nine in ten of the operators took about that factor; if not, the program may have changed."""
 

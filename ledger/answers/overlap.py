@@ -1,4 +1,4 @@
-"""Findings that speak of the same time, so that their tolls or savings do not add up."""
+"""Findings about the same time, so that their tolls or savings do not add up."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Stage:
     send_ns: int
     """The same in sends."""
     idle_ns: int
-    """Idle inside the schedule, as far as a trace tells."""
+    """Idle inside the schedule, as far as a trace shows it."""
 
 
 @dataclass(frozen=True, slots=True)

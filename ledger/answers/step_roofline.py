@@ -43,7 +43,7 @@ class RankRoofline:
     took_ns: int
     """Duration, capture's own work left out."""
     exposed_comm_ns: int | None
-    """Over the steps that tell it; `assumptions` say whether it is a lower bound."""
+    """Over the steps in which it is known; `assumptions` say whether it is a lower bound."""
     flops: int | None = None
     """FLOPs of all operators whose FLOPs are known, recomputed ones included."""
     hfu: float | None = None

@@ -39,6 +39,6 @@ class SoundCheck:
     name: str
     """`gradients`, `reference`, `norms`, `replicas`, `data` or `completeness`."""
     steps: tuple[int, ...] = ()
-    """The steps that it looked at; none if it speaks of the whole run."""
+    """The steps that it looked at; none if it is about the whole run."""
     groups: int | None = None
     """Groups whose own number of collectives agrees with the record; of `completeness` only."""

@@ -137,8 +137,8 @@ def _number_and_text(error: OSError) -> tuple[int, str]:
 class JournalTail:
     """Reads a journal that is still being written: each time only what was appended since.
 
-    Every message of the stream tells its own length, so the place after the last whole one is where to go
-    on. Half a message at the end is read again when it is whole.
+    Every message of the stream states its own length, so reading goes on after the last whole one. Half a
+    message at the end is read again when it is whole.
     """
 
     def __init__(self, table: str, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a process of this host still runs, and what tells it from a later one of its number."""
+"""Whether a process of this host still runs, and what distinguishes it from a later one of its number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_running(pid: int) -> bool:
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return when a running process started, which tells it from a later one of its number."""
+    """Return when a running process started, which distinguishes it from a later one of its number."""
     process = process_of(pid)
     return None if process is None or process.has_ended else process.started_ticks
 

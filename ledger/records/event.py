@@ -1,4 +1,4 @@
-"""Records of a rank's timeline as traces tell it: what ran where, and what it had to wait for."""
+"""Records of a rank's timeline from traces: what ran where, and what it had to wait for."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class Finding:
     remedy: Remedy | None = None
     confidence: Confidence = "certain"
     figures: tuple[Figure, ...] = ()
-    """Numbers that programs decide by; evidence tells them to people."""
+    """Numbers that programs decide by; evidence shows them to people."""
     rows: Rows = field(default_factory=Rows)
     """Rows of the report's tables that the finding is about; empty if there are none or they are unknown."""
     parameters: tuple[str, ...] = ()
@@ -398,7 +398,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def do_not_add_up(findings: Iterable[Finding], *, exposed_ns: float, step_ns: float) -> bool:
     """Return whether the tolls of several findings are more than one rank can lose.
 
-    Tolls of communication are held to the most exposed communication of a rank, all of them to the longest
+    Tolls of communication are limited to the most exposed communication of a rank, all of them to the longest
     step.
     """
     billed = [finding for finding in findings if finding.toll_ns]

@@ -37,7 +37,7 @@ def alike_steps(steps: pa.Table) -> tuple[int, ...]:
 
 
 def watched_steps(steps: pa.Table) -> tuple[int, ...]:
-    """Return the numbers of the steps that tell time without a survey's cost, in order.
+    """Return the numbers of the steps whose time is without a survey's cost, in order.
 
     Those that every rank only watched; if there are none, those that some rank watched, if all are like that.
     """

@@ -326,7 +326,7 @@ class Collective:
     """When the collective was issued: backwards of this rank that had begun in the audit, with gradients
     cleared since the one before. None if unknown."""
     of_values: bool | None = None
-    """Whether it moves the values of `parameter`, and not its gradient; None if no tensor tells."""
+    """Whether it moves the values of `parameter`, and not its gradient; None if no tensor shows it."""
     operand: str | None = None
     """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
     number_sent: float | None = None
@@ -358,7 +358,7 @@ class Collective:
     """Nine of ten sound transfers of this size take at least this on the fabric; at most `band_high_ns`."""
     band_high_ns: int | None = None
     group_id: int | None = None
-    """Place of the group among the report's `groups`; tells groups of one name apart."""
+    """Place of the group among the report's `groups`; it distinguishes groups of one name."""
     match_id: int | None = None
     """Equal on the records of one collective on several ranks; None if the ranks are not matched."""
     late_rank: int | None = None

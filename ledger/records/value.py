@@ -52,7 +52,7 @@ class Value:
     placements: str | None
     """DTensor placements; None of a plain tensor."""
     mesh_dims: str | None
-    """Names of the mesh dimensions the placements speak of, comma separated."""
+    """Names of the mesh dimensions in the placements, comma separated."""
     numel: int
     """Elements on this rank."""
     hash: int | None

@@ -99,7 +99,7 @@ class Report:
     """Result of replaying the first steps: findings and the critical path. None if no step can be replayed,
     or in reports of earlier versions."""
     overlaps: tuple[Overlap, ...] = ()
-    """Findings that speak of the same time; empty in reports of earlier versions."""
+    """Findings about the same time; empty in reports of earlier versions."""
     hta: HtaFigures | None = None
     """Holistic Trace Analysis of the traces; None if it was not asked for (`--hta`)."""
 

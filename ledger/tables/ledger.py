@@ -177,8 +177,8 @@ def _of_the_job(parts: Sequence[Ledger]) -> dict[str, Any]:
 
 
 def _workload(parts: Sequence[Ledger]) -> Workload | None:
-    """Return what the job does. A rank of a pipeline may show no backward in its window, so one that does
-    speaks for all."""
+    """Return what the job does. A rank of a pipeline may show no backward in its window, so one with a
+    backward decides for all."""
     said = {part.run.workload for part in parts}
     return "training" if "training" in said else "inference" if "inference" in said else None
 

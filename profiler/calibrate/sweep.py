@@ -20,7 +20,7 @@ WARM_UPS: Final = 2
 """Rounds that are not counted: connections are made and buffers touched in them."""
 
 LEAST_ROUNDS: Final = 6
-"""Fewer tell nothing of a median, and too little of a band."""
+"""Fewer samples show nothing about a median, and too little about a band."""
 
 MOST_ROUNDS: Final = 400
 

@@ -1,4 +1,4 @@
-"""One file to the ranks that it speaks of."""
+"""One file to the ranks that it is about."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def looks_like(path: Path) -> bool:
 
 
 def read_file(path: Path) -> list[RankFlight]:
-    """Return the ranks that a file speaks of; UsageError if it cannot be read or says nothing of any."""
+    """Return the ranks that a file is about; UsageError if it cannot be read or names none."""
     try:
         data = read_regular(path, MOST_BYTES)
         if data.startswith(MAGIC):

@@ -82,7 +82,7 @@ def flights_of_log(text: str, path: str) -> list[RankFlight]:
 
 
 def _read(line: str, seen: dict[int, _Seen], current: int | None) -> int | None:
-    """Take in one line; returns the rank that lines without a rank after it speak of."""
+    """Take in one line; returns the rank that later lines without a rank are about."""
     prefixed = _PREFIX.match(line)
     if prefixed:
         current, line = int(prefixed[1]), prefixed[2]
@@ -120,7 +120,7 @@ def _after(line: str, words: str, what: re.Pattern[str]) -> tuple[int, re.Match[
 
 
 def _of_rank(line: str, rank: _Seen) -> None:
-    """Take in a line that speaks of one rank: of its traceback, or of what gloo says."""
+    """Take in a line about one rank: of its traceback, or of gloo's message."""
     file, outer = _FILE.match(line), _FROM.match(line)
     if file or outer:
         name, path, number = (file[3], file[1], file[2]) if file else (outer[1], outer[2], outer[3])  # type: ignore[index]

@@ -166,7 +166,7 @@ def bars(
     pattern: str,
     ink: str = "#ffffff",
 ) -> dict[str, Any]:
-    """Return a trace of horizontal bars; a pattern, drawn in `ink`, tells it apart without colour too."""
+    """Return a trace of horizontal bars; a pattern, drawn in `ink`, distinguishes it without colour too."""
     shape = {"shape": pattern, "bgcolor": colour, "fgcolor": ink, "size": 7, "solidity": 0.2}
     return {
         "type": "bar",

@@ -175,7 +175,7 @@ class _Drawn:
                     self._sums[node] = self._sums.get(node, 0) + value
 
     def trace(self) -> dict[str, Any]:
-        """Return the trace; colours tell what made the collective's bytes go where."""
+        """Return the trace; colours show the cause of the collective."""
         names = list(self.nodes)
         colour = [self._colour(node) for node in names]
         links = list(self.at)

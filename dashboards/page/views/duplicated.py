@@ -97,7 +97,7 @@ def step_flops(report: Report) -> int | None:
 
 
 def figure(report: Report) -> Figure:
-    """Return the bars; nothing to draw without a finding that tells FLOPs."""
+    """Return the bars; nothing to draw without a finding that has FLOPs."""
     works = doubled(report)
     shown = [work for work in works if work.done is not None and work.needed is not None]
     if not works:

@@ -134,7 +134,7 @@ def _points(
                 "name": words,
                 "x": [float(f"{op.intensity or 0:.6g}") for op in members],
                 "y": [float(f"{op.tflops or 0:.6g}") for op in members],
-                # The outline tells a light colour from a light page.
+                # The outline separates a light colour from a light page.
                 "marker": {
                     "color": colour,
                     "symbol": symbol,

@@ -1,4 +1,4 @@
-"""The views of a report, in the order of the page: each draws one figure and may tell it as a table.
+"""The views of a report, in the order of the page: each draws one figure and may show it as a table.
 
 The page and the server both draw from here, so that they show the same.
 """

@@ -28,7 +28,7 @@ _PLAIN: Final = (int, float, bool, str, complex, torch.dtype, torch.device, torc
 _MOST: Final = 1 << 16
 """Results that are remembered; a program whose shapes never repeat fills no memory."""
 _resize: Final = torch.UntypedStorage.resize_
-"""torch's own, which tells nobody."""
+"""torch's own function, which notifies nobody."""
 
 Plan = Callable[[list[Any]], Any]
 """Makes the result from the tensors given."""

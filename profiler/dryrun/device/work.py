@@ -75,7 +75,7 @@ def dtype_text(tensor: torch.Tensor) -> str:
 
 
 class Work:
-    """The columns of a dry operator that its call tells."""
+    """The columns of a dry operator that its call gives."""
 
     def __init__(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         self.name: str = func._schema.name

@@ -1,4 +1,4 @@
-"""Which rank of which job a dry run plays, and what torchrun would tell it."""
+"""The rank and job that a dry run plays, and the variables that torchrun would set for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class World:
         return min(self.per_host, self.size)
 
     def variables(self) -> dict[str, str]:
-        """Return what torchrun tells each process."""
+        """Return the variables that torchrun sets for each process."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.size),

@@ -199,7 +199,7 @@ def _likeness(kind: type) -> Callable[[Any], Any]:
 
 
 def _options(*, reduces: bool, rooted: bool) -> Callable[[Any], Any]:
-    """Return what tells the options of one kind of method apart."""
+    """Return what distinguishes the options of one kind of method."""
 
     def like(options: Any) -> Any:
         op = options.reduceOp if reduces else None

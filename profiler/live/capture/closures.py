@@ -35,7 +35,7 @@ def _place(args: Any, kwargs: Any) -> int | str | None:
 
 
 def _takes_closure(kind: Any) -> bool:
-    """Return whether the first argument of an optimizer's `step` is a closure, as far as its name tells.
+    """Return whether the first argument of an optimizer's `step` is a closure, as far as its name shows it.
 
     It may be something else that can be called, as the model, whose attributes `step` reads.
     """

@@ -19,7 +19,7 @@ FLUSH_ROWS: Final = 20_000
 _EAGER: Final = 4
 """So many times at first rows are made at once."""
 _SEEN: Final = 8
-"""So many last regions tell how long the next may take."""
+"""So many last regions show how long the next may take."""
 _ROOM: Final = 2
 """A busy machine makes a region take so many times as long as the longest of those."""
 _OVERDUE: Final = 1.25

@@ -25,7 +25,7 @@ def measure(recorder: Recorder, mode: SurveyMode) -> Slowing | None:
     """Return the time that the mode adds to an operator, in the thread's own time; None if it cannot be
     measured.
 
-    No region may be open. It draws no random number and tells the recorder nothing that lasts.
+    No region may be open. It draws no random number and gives the recorder nothing that lasts.
     """
     # No mode of the user's sees these operators: they do not belong to the program.
     with unseen():

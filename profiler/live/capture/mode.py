@@ -73,7 +73,7 @@ def _tensors_in(values: Any) -> Tensors:
 
 
 class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Passes every operator through and tells the recorder about it."""
+    """Passes every operator through and reports it to the recorder."""
 
     def __init__(self, recorder: Recorder, on_failure: Callable[[Exception], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

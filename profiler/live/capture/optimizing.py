@@ -1,9 +1,9 @@
 """Work of optimizers in a surveyed step, as one Compute record: nearly all of it is element by element.
 
 Its FLOPs are the elements updated, one each. An update takes at least that much (SGD takes two, AdamW some
-fifteen). It is a lower bound, and exact to compare. Its time is that of the operators that ran inside
-`step()`. The largest parameters, as they are after the step, and their gradients show whether other ranks
-update the same. With ZeRO's optimizers each rank has others.
+fifteen). It is a lower bound, and exact to compare. The record's time is that of the operators that ran
+inside `step()`. The largest parameters, as they are after the step, and their gradients show whether other
+ranks update the same. With ZeRO's optimizers each rank has others.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OptimizerSteps:
         recorder.closures.on_failure = on_failure
 
     def install(self) -> Callable[[], None]:
-        """Have torch tell of every optimizer's step; returns the undoing."""
+        """Have torch report every optimizer's step; returns the undoing."""
         with contextlib.ExitStack() as undo:
             closures = self._recorder.closures
             closures.begins.append(self._at_closure)

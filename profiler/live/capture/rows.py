@@ -172,7 +172,7 @@ def make_rows(
 
 
 def flights(region: Region, joined: Sequence[RawSpan | None], clock: Clock) -> list[Span]:
-    """Return when the collectives of a region were in flight, as far as the transport's spans tell.
+    """Return when the collectives of a region were in flight, as far as the transport's spans show it.
 
     Gloo ends the span of a message only when the thread waits for it, be that long after the last byte. So
     a message that was waited for by name counts as in flight while the thread waited, no longer.
@@ -286,8 +286,8 @@ def plain_step(
     """Return a step with only its duration and its exposed time known.
 
     Watched steps are like this, as no operator is looked at. So is a step on an accelerator without a trace,
-    as the host's times say nothing about the device's. For how long that is idle while capture works, a trace
-    and watched steps tell (`analyzers.context.divided`).
+    as the host's times say nothing about the device's. A trace and watched steps show how long the device is
+    idle while capture works (`analyzers.context.divided`).
     """
     region = ended.region
     assert region.step is not None

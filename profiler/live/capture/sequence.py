@@ -50,7 +50,8 @@ class Template:
     reducers: tuple[int, ...] = ()
     """DDP's reducers that took part: what they issue from C++ has no key."""
     graphs: tuple[int, ...] | None = None
-    """Numbers of its backwards' graphs; None if the forward's collectives tell it from others."""
+    """Numbers of its backwards' graphs; None if the forward's collectives already distinguish it from
+    others."""
 
     @property
     def all_seen(self) -> bool:
@@ -173,7 +174,8 @@ def _number(pending: PendingCollective, region: Region) -> int | None:
 def _needs_graph(collectives: Sequence[PendingCollective]) -> bool:
     """Whether some place is known by an autograd node while nothing near its module was seen in forward.
 
-    Another branch of the model may make as many nodes: only what its graph reaches tells it then.
+    Another branch of the model may make as many nodes: only the parameters that its graph reaches then
+    distinguish it.
     """
     seen: set[str] = set()
     for pending in collectives:

@@ -1,9 +1,9 @@
 """The watching level: what each collective costs in every step, and nothing for any other operator.
 
 No dispatch mode is active. Each collective that Python issues is decoded, numbered and timed where it is
-called. Its cause is that of the surveyed collective at the same place of the sequence. One that has left
-every known sequence is attributed by its own stack. Collectives that C++ issues are taken from the surveyed
-step where the groups' own counts prove that as many were issued.
+called. Its cause is that of the surveyed collective at the same place of the sequence. A collective that has
+left every known sequence is attributed by its own stack. Collectives that C++ issues are taken from the
+surveyed step where the groups' own counts prove that as many were issued.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class Watch:
         args: Sequence[Any],
         kwargs: Any,
     ) -> None:
-        """Give a collective the place that its own stack or its tensor tells."""
+        """Give a collective the place that its own stack or its tensor shows."""
         place = self._recorder.attribution.place
         surveyed = pending.place
         if surveyed is NOWHERE:
@@ -470,7 +470,7 @@ class Watch:
 
 
 def _add_unseen(region: Region, at_end: Mapping[str, int | None], sizes: Callable[[str], int]) -> None:
-    """Add what no door showed between steps, as validation under DDP: its groups' counts tell how much."""
+    """Add what no door showed between steps, as validation under DDP: its groups' counts give the number."""
     recorded = growths((*region.collectives, *region.elsewhere))
     for group, growth in grown(region, at_end).items():
         missing = 0 if growth is None else growth - recorded.get(group, 0)

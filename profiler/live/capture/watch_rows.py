@@ -77,7 +77,7 @@ class WatchRows:
         return list(self._in_order(self._by_host(watched, spans)))
 
     def passed(self, watched: Iterable[Passed]) -> Iterator[Batches | StepRows]:
-        """Yield the rows, in their order, of regions whose times the device's events tell.
+        """Yield the rows, in their order, of regions whose times come from the device's events.
 
         If those of one cannot be made, the others come all the same, and it raises at the end.
         """
@@ -231,7 +231,7 @@ class WatchRows:
     def _by_events(
         self, ended: Ended, device: DeviceReading, stalls: Mapping[int, int], columns: dict[str, list[Any]]
     ) -> Step:
-        """Add what the device's events tell of each collective to `columns`; return the step's row."""
+        """Add each collective's times from the device's events to `columns`; return the step's row."""
         region = ended.region
         self._issued(region, columns)
         columns["exposed_ns"] += [stalls.get(index, 0) for index in range(len(region.collectives))]

@@ -363,7 +363,7 @@ class Attribution:
 
 
 _MOST: Final = 4096
-"""Nodes that are looked at: enough to tell branches apart, and no more than some ms."""
+"""Nodes that are looked at: enough to distinguish branches, and no more than some ms."""
 
 
 def leaves(roots: Any) -> list[torch.Tensor]:

@@ -184,9 +184,9 @@ def decoder(
 
     `inputs` names the argument this rank contributes, `size_of` the one whose bytes are the message.
     `times_group` multiplies by the group size if the message is the whole and the argument a part. `counted`
-    tells the growth of the group's sequence number from the group's size and the tensors sent. `splits` names
-    the argument with the rows for each rank, an empty one if all get equally many. `fills` names that with
-    what each rank gets, rows or tensors.
+    returns the growth of the group's sequence number from the group's size and the tensors sent. `splits`
+    names the argument with the rows for each rank, an empty one if all get equally many. `fills` names that
+    with what each rank gets, rows or tensors.
     """
 
     def decode(arguments: dict[str, Any]) -> tuple[Call, ...]:

@@ -22,7 +22,7 @@ from shardtoll.profiler.live.cause.frames import Stack
 Site: TypeAlias = tuple[int, int | None, int | None]
 """Hash of the stack, id of the innermost module, number of the autograd node from the step's first on.
 
-Outside of backward and of modules the second is below 0: it tells what else a place's phase depends on."""
+Outside of backward and of modules the second is below 0: it holds what else a place's phase depends on."""
 
 LEAF: Final = (1 << 64) - 1
 """Sequence number of AccumulateGrad nodes."""

@@ -154,4 +154,4 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     (_ENGINE, "backward"): _reader(phase="backward"),
     (_ENGINE, "step"): _reader(phase="optimizer"),
 }
-"""(file inside the package, function without leading underscores) -> what it tells."""
+"""(file inside the package, function without leading underscores) -> reader of its facts."""

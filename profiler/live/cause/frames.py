@@ -1,8 +1,8 @@
 """Who asked for this operator: one walk up the Python stack, no hooks.
 
-The stack at an operator tells its phase from the nearest of autograd's engine, a checkpoint's recompute and
-an optimizer. The nearest `nn.Module` call is its module; the user's own line is in it, too. For collectives
-that DTensor or FSDP2 inserted it tells the placements before and after, and the operator. Nothing has to be
+The stack at an operator shows its phase: the nearest of autograd's engine, a checkpoint's recompute and an
+optimizer. The nearest `nn.Module` call is its module; the user's own line is in it, too. For collectives that
+DTensor or FSDP2 inserted it shows the placements before and after, and the operator. Nothing has to be
 installed in the model, so nothing can be left behind in it.
 """
 
@@ -75,7 +75,7 @@ class _Known:
 
 
 _of_torch: dict[int, _Known] = {}
-"""Code objects of torch itself: what they tell is the same in every session."""
+"""Code objects of torch itself: their facts are the same in every session."""
 
 
 def _remember(code: CodeType, path: str) -> _Known:

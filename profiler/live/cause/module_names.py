@@ -112,8 +112,8 @@ class Names:
         """Take the names of a module tree; a second root's names start with its class.
 
         A root that is known already is looked through for what it has got since. Returns whether names were
-        taken. Of very many roots the last are not taken, so that roots made anew in each step are not kept
-        alive.
+        taken. If there are very many roots, the last are not taken: roots made anew in each step would be
+        kept alive.
         """
         first = not self.roots or root is self.roots[0]
         prefix = "" if first else f"{type(root).__name__}."

@@ -176,7 +176,7 @@ class BatchSize:
     tokens: int | None
     """Elements of its first tensor of whole numbers, [samples, length]; None if it has none."""
     data_ranks: int | None
-    """Ranks that the loader's sampler shares the data set out to; None if no sampler tells."""
+    """Ranks that the loader's sampler divides the data set among; None if no sampler shows it."""
 
 
 @dataclass(slots=True)

@@ -249,7 +249,7 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("distributed/fsdp/_runtime_utils.py", "*"): _fsdp1(),
     ("distributed/fsdp/_flat_param.py", "*"): _fsdp1(),
 }
-"""(file under torch, function or `*`) -> what it tells."""
+"""(file under torch, function or `*`) -> reader of its facts."""
 
 FUNCOL: Final = "funcol."
 """Prefix of functional collectives; DTensor calls them, so they name a cause only if nothing else does."""

@@ -1,4 +1,4 @@
-"""`comm_budget`: a step of a test, recorded and held to a budget."""
+"""`comm_budget`: a step of a test, recorded and checked against a budget."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class CommBudget:
         allow_unknown: bool = False,
         **limits: Any,
     ) -> AbstractContextManager[Recorded]:
-        """Return a context in which steps are recorded, and at whose end they are held to the budget.
+        """Return a context in which steps are recorded, and at whose end they are checked against the budget.
 
         `budget` is a budget.toml; `limits` are its keys (`max_collectives=4`, `max_wire_bytes="2 MB"`,
         `no_implicit=["layers.*"]`, `group={"tp": {"max_collectives": 2}}`); one of the two is given.

@@ -1,6 +1,6 @@
 """Audits a script that knows nothing of us: runs it as `__main__` and watches where its steps end.
 
-A step ends when the optimizer has stepped: torch's own hooks tell that, and for DeepSpeed its engine. The
+A step ends when the optimizer has stepped: torch's own hooks report that, and for DeepSpeed its engine. The
 session opens when the script makes its process group, as all ranks do at one point. It closes before the
 group goes. Everything that was put in place is taken away again when the script ends.
 
@@ -150,7 +150,7 @@ def _without_ours(trace: TracebackType | None, script: Path) -> TracebackType | 
 
 
 class _Watch:
-    """Holds the session of a running script and tells it where steps begin and end."""
+    """Holds the session of a running script and marks where its steps begin and end."""
 
     def __init__(self, options: ScriptOptions) -> None:
         self.session: Session | None = None

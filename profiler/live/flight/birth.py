@@ -24,7 +24,7 @@ def birth() -> dict[str, Any]:
 
 
 def _boot_id() -> str | None:
-    """Return what tells one start of this host from another; None if the system does not say."""
+    """Return what distinguishes one start of this host from another; None if the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

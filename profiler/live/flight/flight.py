@@ -388,5 +388,5 @@ class Flight:
 
 
 def _key(result: torch.Tensor) -> int:
-    """Return what tells a functional collective's result from others."""
+    """Return what distinguishes a functional collective's result from others."""
     return result.data_ptr() if result.layout is torch.strided else id(result)

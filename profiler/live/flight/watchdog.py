@@ -2,8 +2,8 @@
 
 A beat takes some tens of microseconds. If the training thread has issued and finished nothing since the last
 beat, the watchdog also notes where it stands. It notes the groups' own counts too, which cover collectives
-that C++ issues unseen. It needs the interpreter's lock for that and for the stacks, and no other lock that a
-step waits for.
+that C++ issues unseen. The watchdog needs the interpreter's lock for that and for the stacks, and no other
+lock that a step waits for.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def wrong_ranks(ranks: Sequence[Measured], tolerance: Tolerance) -> tuple[int, .
 def first_look(
     ranks: Sequence[Measured], tolerance: Tolerance, factors: Mapping[float, str]
 ) -> Diagnosis | None:
-    """Return what the ranks' own numbers tell; cause `unknown` if only pooling can tell more.
+    """Return the diagnosis by the ranks' own numbers; cause `unknown` if only pooling can show more.
 
     None: the gradient is right. `known` names quantities that a factor may equal.
     """

@@ -28,7 +28,7 @@ class Held:
     name: str
     """In the model, without the wrappers' parts."""
     weight: torch.Tensor
-    """Plain, DTensor, or the one-dimensional piece that `flat` tells of."""
+    """Plain, DTensor, or the one-dimensional piece that `flat` describes."""
     gradient: torch.Tensor | None
     shape: tuple[int, ...]
     """Unsharded, except for parts that the user sharded by hand."""

@@ -45,7 +45,7 @@ def check_gradients(
 
     Call it on every rank, after backward and before the optimizer. `reference` is the unsharded module, of
     the same class as `model` before any wrapper. `loss(reference)` returns the loss of the global batch, of
-    all ranks together, as a scalar. It runs on rank 0 alone and must not communicate.
+    all ranks together, as a scalar. `loss` runs on rank 0 alone and must not communicate.
 
     A rank may hold a part of the model. In a pipeline `model` is its stage, or a list of its stages, whose
     names are those of the whole model. `names` says where a parameter is in the reference if not under its

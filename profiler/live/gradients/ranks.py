@@ -1,4 +1,4 @@
-"""The ranks of a gradient check: what they tell each other, and how they fail together."""
+"""The ranks of a gradient check: their messages to each other, and how they fail together."""
 
 from __future__ import annotations
 

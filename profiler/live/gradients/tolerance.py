@@ -101,7 +101,7 @@ class Tolerance:
         )
 
     def allows(self, overlap: Overlap, factor: float = 1.0) -> bool:
-        """Whether g is factor times G; for a factor other than 1 as exact as the sums can tell."""
+        """Whether g is factor times G; for a factor other than 1 as exact as the sums allow."""
         if not overlap.finite:
             return False
         exact = 0.0 if factor == 1 else 1e-7 * math.sqrt(overlap.own_sq)

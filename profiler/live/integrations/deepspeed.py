@@ -84,7 +84,7 @@ class _Steps:
         self._open = False
 
     def begin(self, *_: Any) -> None:
-        # engine.eval() tells only the module it keeps.
+        # engine.eval() changes only the module it keeps.
         if self._engine.module.training and not self._open:
             self._open = True
             self._session.begin_step()

@@ -101,5 +101,5 @@ class RunningAudit:
 
 
 def missing(library: str, package: str, error: ImportError) -> UsageError:
-    """Return what to tell a user without the library: which, why, and how to install it."""
+    """Return the message to a user without the library: which, why, and how to install it."""
     return UsageError(f"{library} cannot be imported ({first_line(error)})", f"pip install {package}")

@@ -26,7 +26,7 @@ class AuditCallback(TrainerCallback):
     loading data, evaluation, logging, checkpoints, and the Trainer's communication between steps: the number
     of items in a batch, losses to log. Records of them have no step.
 
-    The Trainer does not tell its callbacks of exceptions. Write `with callback: trainer.train()`, and the
+    The Trainer does not report exceptions to its callbacks. Write `with callback: trainer.train()`, and the
     audit is closed however training ends. Without it an exception leaves the audit open until `close()`, the
     next `train()` or the end of the process. Finished steps are in `out` in any case.
 

@@ -202,9 +202,9 @@ class Checking:
         if id(stepping) in self._stepped:
             return
         self._stepped.add(id(stepping))
-        # Gradients that another optimizer is to use, as a GAN's other half, need not be whole yet. An
-        # optimizer is taken to use all of them only if no optimizer is known to have any of the model's, as
-        # with copies in float32.
+        # Gradients that another optimizer is to use, as a GAN's other half, need not be whole yet. If no
+        # optimizer is known to have any of the model's, as with copies in float32, this one is taken to use
+        # all.
         any_owned = any(id(parameter) in self._owned for _, parameter in self._parameters)
         mine = [
             (name, parameter)

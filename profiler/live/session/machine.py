@@ -45,7 +45,7 @@ def device_of(model: nn.Module | None) -> torch.device:
 def _group_is_on_cuda() -> bool:
     if not torch.cuda.is_available() or not (dist.is_available() and dist.is_initialized()):
         return False
-    # Gloo serves CUDA tensors too, and every gloo group says so: then the process tells.
+    # Gloo serves CUDA tensors too, and every gloo group says so: then the process decides.
     return _BLOCKS_NO_HOST in cuda_backend() or bool(_cuda.is_initialized())
 
 

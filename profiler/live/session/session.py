@@ -85,7 +85,7 @@ def audit(
     `gradients` looks at each parameter's gradient as the optimizer is about to use it. It finds missing,
     doubled or partial reductions, and norms that count replicas twice. `replicas` looks at parameters and
     buffers after the step: those that should be equal on ranks and are not. `data` looks at the inputs of the
-    model: batches that several ranks saw, epochs in the same order. They need `model`. None adds a
+    model: batches that several ranks saw, epochs in the same order. All three need `model`. None adds a
     collective; one that fails ends the checks, not the audit.
 
     While the session is open each rank keeps a small flight file in the run folder, which says what it is in.

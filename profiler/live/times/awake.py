@@ -1,7 +1,7 @@
 """How long the training thread slept: neither ran nor was ready to run.
 
 A thread that computes is awake, also while others have its core. One that sleeps, reads a file or is blocked
-on a collective is not. This takes two readings per step, so watched steps have it too. Linux tells how long a
+on a collective is not. This takes two readings per step, so watched steps have it too. Linux says how long a
 thread was ready and had no core; if the system does not, nothing is known.
 """
 

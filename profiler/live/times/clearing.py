@@ -1,8 +1,8 @@
 """Whether a backward adds to the gradients that the one before left, or those were cleared in between.
 
 A gradient that is reduced in two backwards of one optimizer step needs one reduction if the gradients add up.
-It is needed twice if they are cleared, as in sharpness-aware steps, for several tasks, or after a step that
-was skipped. When a backward of a surveyed step ends, the parameters that have a gradient are noted. They are
+It needs two if they are cleared, as in sharpness-aware steps, for several tasks, or after a step that was
+skipped. When a backward of a surveyed step ends, the parameters that have a gradient are noted. They are
 cleared if, as the next one begins, all of them have no gradient or were filled with zeros meanwhile. If some
 are left they add up, and the ones in a bucket are unknown here. Gradients that are never there between
 backwards, as with FSDP2, which keeps them to itself, show nothing and count as not cleared.

@@ -2,9 +2,9 @@
 
 A DataLoader is iterated by C code of the interpreter, mostly between two steps, so no operator and no step
 shows it. While a session is open the iterators' `__next__` and the loader's `__iter__`, which starts worker
-processes, are replaced. The replacements note when they were entered and left. They are put back on exit.
-Only fetches of the training thread count, the outermost of loaders within loaders. A fetch that ends in an
-exception, as the last of an epoch does, took its time but brought no batch.
+processes, are replaced. The replacements note when they were entered and left. The originals are put back on
+exit. Only fetches of the training thread count, the outermost of loaders within loaders. A fetch that ends in
+an exception, as the last of an epoch does, took its time but brought no batch.
 """
 
 from __future__ import annotations

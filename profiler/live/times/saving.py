@@ -1,10 +1,10 @@
 """When the training thread stands still while a checkpoint is written, and how many bytes came of it.
 
 While a session is open `torch.save` and torch.distributed.checkpoint's `async_save` are replaced, and so is
-the function that its `save` calls. The replacements note when they were entered and left. They are put back
-on exit. Only calls of the training thread count, the outermost of those within others. Bytes are those of the
-file, or the growth of an open one. For a distributed checkpoint they are those of this rank's files. The
-files of an asynchronous checkpoint are not yet written, so their bytes stay unknown.
+the function that its `save` calls. The replacements note when they were entered and left. The originals are
+put back on exit. Only calls of the training thread count, the outermost of those within others. Bytes are
+those of the file, or the growth of an open one. For a distributed checkpoint they are those of this rank's
+files. The files of an asynchronous checkpoint are not yet written, so their bytes stay unknown.
 """
 
 from __future__ import annotations

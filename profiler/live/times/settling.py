@@ -1,10 +1,10 @@
 """Waiting until gloo's threads have nothing left to do for what has just ended.
 
-A thread of gloo wakes whoever waits for a collective first. Only then does it tell torch's profiler of the
-end and give back the tensors, for which it may need Python's lock. Who stops the profiler in between has it
-write to freed memory. A process that leaves the interpreter in between is aborted ("terminate called without
-an active exception"). So may any script be whose last call is a collective, with us or without (torch 2.13:
-one in ten on busy cores).
+A thread of gloo wakes whoever waits for a collective first. Only then does it report the end to torch's
+profiler and give back the tensors, for which it may need Python's lock. Who stops the profiler in between has
+it write to freed memory. A process that leaves the interpreter in between is aborted ("terminate called
+without an active exception"). So may any script be whose last call is a collective, with us or without (torch
+2.13: one in ten on busy cores).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def settle(least_s: float = _PAUSE_S) -> None:
 
 
 def _gloo_runs() -> bool:
-    """Whether one of gloo's threads runs or waits for a core; False if the system does not tell."""
+    """Whether one of gloo's threads runs or waits for a core; False if the system does not say."""
     try:
         with os.scandir("/proc/self/task") as tasks:
             return any(_runs(task.path) for task in tasks)

@@ -1,9 +1,9 @@
 """When gloo really worked on a collective: spans from torch's own profiler, joined to our records.
 
-Gloo runs collectives on threads of its own and tells torch's profiler when each begins and ends. We ask for
-these user-scope events only (not for every operator), so the profiler stays cheap. An event carries no group
-and no sequence number. Spans are joined to records by gloo's name for the op, in the order of start and the
-order of issue. Each of a group's threads serves that group only, which settles ties between groups.
+Gloo runs collectives on threads of its own and reports to torch's profiler when each begins and ends. We ask
+for these user-scope events only (not for every operator), so the profiler stays cheap. An event carries no
+group and no sequence number. Spans are joined to records by gloo's name for the op, in the order of start and
+the order of issue. Each of a group's threads serves that group only, which settles ties between groups.
 
 Private parts of torch are used here (`_enable_profiler` with scopes), and they are feature-tested. If they
 are missing, or the user's own profiler runs, start and duration are unknown and reported so.
@@ -237,7 +237,7 @@ class SpanRecorder:
 
 
 def compiles() -> bool:
-    """Whether this process has had torch compile anything: only the profiler tells when that ran."""
+    """Whether this process has had torch compile anything: only the profiler knows when that ran."""
     backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None)
     # Code that is kept from the compiler is listed too, as None.
     return backends is None or any(backend is not None for backend in backends.values())

@@ -2,7 +2,7 @@
 
 The thread that opened the session trains, and so do those on which autograd runs its backward.
 Autograd runs an accelerator's backward on threads of its own, with the state that the thread had that asked
-for it. A mark left in that state tells such a backward from one that a thread of the user's own runs.
+for it. A mark left in that state distinguishes such a backward from one that a thread of the user's own runs.
 
 `Work.wait` of native collectives is no operator, so no dispatch mode sees it. The same holds for the wait for
 its future. While a session is open the methods are replaced by ones that note when they were entered and

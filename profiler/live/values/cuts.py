@@ -58,7 +58,7 @@ class Cuts:
         if self._ranks == 1 or source.layout is not torch.strided or source.dtype != copy.dtype:
             return
         if source.is_inference():
-            # Nothing tells whether it is written to.
+            # Nothing shows whether it is written to.
             return
         cut = self._whole(source)
         if cut is not None:

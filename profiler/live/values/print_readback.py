@@ -112,7 +112,7 @@ class PlainReadback:
     """Copies for devices that only have a blocking copy: other accelerators, and the CPU in tests."""
 
     def stream(self) -> Hashable:
-        """Return nothing that tells streams apart: such a copy waits by itself."""
+        """Return nothing that distinguishes streams: such a copy waits by itself."""
         return None
 
     def capturing(self) -> bool:

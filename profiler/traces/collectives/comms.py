@@ -127,7 +127,7 @@ def dtype_in(args: CommArgs) -> tuple[str | None, int | None]:
 
 
 def message_bytes(op: str, args: CommArgs, group_size: int | None) -> int | None:
-    """Return the size nccl-tests would print; None if the args do not tell it. A barrier has 0."""
+    """Return the size nccl-tests would print; None if the args do not have it. A barrier has 0."""
     if op == "barrier":
         return 0
     width = dtype_in(args)[1]

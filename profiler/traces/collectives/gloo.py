@@ -22,7 +22,7 @@ _CARRIES: Final = {"all_reduce": ("all_reduce", "reduce_scatter")}
 and keeps a part, and its span says so. The request is what the program sends."""
 
 _OF_LISTS: Final = "c10d::reduce_scatter_"
-"""Lists of tensors: gloo makes one span of each."""
+"""Takes a list of tensors; gloo makes one span per tensor."""
 
 
 _THREADS: Final = 2

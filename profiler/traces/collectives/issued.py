@@ -1,4 +1,4 @@
-"""Collectives that only their calls on the host tell of: when they were issued, not when they ran."""
+"""Collectives that are known only from their calls on the host: when they were issued, not when they ran."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def processes(trace: Trace) -> I64 | None:
 
 
 def _ambiguous(numbers: I64, pid: I64) -> npt.NDArray[np.bool_]:
-    """Return where a number, of numbers in order, is used by several processes: nothing tells whose it is."""
+    """Return for each number whether several processes use it: its process is then unknown."""
     _, group = np.unique(numbers, return_inverse=True)
     least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max, np.int64)
     most = np.full(len(least), -1, np.int64)

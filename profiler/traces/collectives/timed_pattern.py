@@ -3,7 +3,7 @@
 Some patterns take a name's length to the power of five, and microseconds on most names all the same. How long
 one takes on a name is known only by trying. A timer of this process's processor time ends the search. Signals
 reach the main thread only. Other threads, as the one that `serve` reads in, try a long name piece by piece.
-Each piece is a little longer than the one before, and tells how long the next takes. This method misses a
+Each piece is a little longer than the one before, and shows how long the next takes. This method misses a
 pattern that is slow without any slow piece.
 """
 
@@ -32,7 +32,7 @@ _BY_ONE: Final = 64
 """Characters up to which pieces grow by one: each may double the time, as of 30 optional parts."""
 _GROWTH: Final = 1.15
 _TOLD_S: Final = 0.02
-"""From this on the times of two pieces tell that of the next one."""
+"""From this on the times of two pieces predict that of the next one."""
 _TICK_S: Final = 1e-6
 _SHOWN: Final = 24
 MOST_CHOICES: Final = 200

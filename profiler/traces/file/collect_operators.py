@@ -42,7 +42,7 @@ class OperatorCollector:
             called = list(compress(called, usable.tolist()))
             external = external[usable]
         plain = self._plain
-        # Shapes are seldom recorded: then a name tells all.
+        # Shapes are seldom recorded: then a name is all there is.
         kinds = [
             plain[event.name or ""] if event.args.dims is ABSENT else self._shaped(event) for event in called
         ]

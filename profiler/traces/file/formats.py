@@ -14,7 +14,7 @@ _EXPORTED: Final = "export it first and name what that wrote: nsys export --type
 _UNPACKED: Final = "unpack it and name the .sqlite file, without --hta"
 _INSIDE: Final = "unpack it and name the traces in it"
 _HEAD_BYTES: Final = 4096
-"""So much is enough to tell a binary format."""
+"""So much is enough to recognize a binary format."""
 
 
 class Format(Struct, frozen=True):

@@ -130,7 +130,7 @@ def fitted(
 
 
 def has_device(values: Mapping[str, Any]) -> bool:
-    """Whether the top-level values read so far tell of a device."""
+    """Whether the top-level values read so far show a device."""
     return bool(values.get("deviceProperties"))
 
 

@@ -7,7 +7,8 @@ asked for. Attention does 4 b h sq sk d, and its backward 2.5 times that. A caus
 Bytes count every operand once as read, and the known writes. These are the results of matmuls, convolutions,
 attention, norms and softmax, and of operators that work in place. Some operators may read only a part of an
 operand: gathers, indexing, pooling, a convolution whose stride exceeds its kernel. They count without it, or
-not at all; so do results of unknown size. It is a lower bound for data that lies in memory, not in a cache.
+not at all; so do results of unknown size. The bytes are a lower bound for data that lies in memory, not in a
+cache.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def has_rule(op: str) -> bool:
 
 
 def needs_numbers(op: str) -> bool:
-    """Whether plain numbers, as strides and paddings, are part of what tells it."""
+    """Whether plain numbers, as strides and paddings, are part of what distinguishes it."""
     return op in _CONVOLUTIONS or op == _CONVOLUTION_BACKWARD
 
 

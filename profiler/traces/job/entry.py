@@ -1,6 +1,6 @@
 """One trace's result, as one file: a zip of a JSON head and one Parquet file per table.
 
-Nothing in the zip is packed: the tables are packed already. Its checksums tell a damaged file.
+Nothing in the zip is packed: the tables are packed already. Its checksums reveal a damaged file.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _SHARE: Final = 2
 
 
 class Job(Struct, frozen=True):
-    """One job as its traces tell it."""
+    """One job as its traces show it."""
 
     name: str
     """The path it was read from."""

@@ -75,8 +75,8 @@ def run_task(task: Task) -> TaskResult:
 def rank_task(task: Task, *, read: Read | None = None, analyse: Analyse | None = None) -> TaskResult:
     """Return the rank's result, written to `task.folder` if there is one, or why the trace cannot be read.
 
-    `read` and `analyse` replace the reader and the analysis of a rank. Running out of memory is for
-    the executor to tell.
+    `read` and `analyse` replace the reader and the analysis of a rank. The executor reports that memory ran
+    out.
     """
     file, options = task.file, task.options
     try:

@@ -51,7 +51,7 @@ def session_start_ns(database: Database) -> int | None:
 
 
 def environment(database: Database) -> tuple[str | None, dict[str, int]]:
-    """Return the host's name, and the variables of the environment that tell rank and world size."""
+    """Return the host's name, and the variables of the environment that hold rank and world size."""
     host: str | None = None
     variables: dict[str, int] = {}
     for chunk in database.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), most=_MOST_ROWS):

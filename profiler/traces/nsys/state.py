@@ -45,7 +45,7 @@ class Read:
         self.names = Names(self.where)
 
     def comm(self, args: CommArgs) -> int:
-        """Return the number of what is said of a collective."""
+        """Return the number of a collective's facts."""
         return self.comm_args.setdefault(args, len(self.comm_args))
 
     def count(self, usable: Mask, kept: Mask) -> None:

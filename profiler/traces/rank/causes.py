@@ -115,7 +115,7 @@ class Stacks:
         self._frames = (trace.frames, of_interest)
 
     def around(self, threads: Sequence[int], at_ns: Sequence[int]) -> list[list[str]]:
-        """Return annotations and operators that tell a cause, innermost first."""
+        """Return annotations and operators that show a cause, innermost first."""
         names: list[list[tuple[int, int]]] = [[] for _ in at_ns]
         for work, wanted in self._parts:
             for place, rows in enumerate(self._paths(work, wanted, threads, at_ns)):

@@ -36,7 +36,7 @@ class Code:
     library: str | None = None
     """The innermost function that line called, if it is a library's."""
     share: float = 0.0
-    """Part of the idle time, as far as instants of it tell."""
+    """Share of the idle time in which this place is known."""
 
 
 class HostCode:

@@ -45,7 +45,7 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
 
 
 def ranked(trace: Trace, table: KernelTable) -> Ranked:
-    """Return the ledger of the trace's rank; TraceError if nothing tells which rank it is.
+    """Return the ledger of the trace's rank; TraceError if the rank is unknown.
 
     `run.epoch_ns` is the trace's first instant; every time in the tables counts from it.
     """
@@ -111,7 +111,7 @@ def ranked(trace: Trace, table: KernelTable) -> Ranked:
         workload=workload(trace),
     )
     ledger = Ledger(run, groups.records(), tables)
-    # Who is in a communicator, the other ranks' traces tell.
+    # The other ranks' traces show who is in a communicator.
     members = zip(facts.rows, placed, strict=True)
     open_groups = any(row.args.communicator is not None and not place.ranks for row, place in members)
     settled = meta.world_size is not None and not open_groups

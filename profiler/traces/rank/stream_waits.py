@@ -1,4 +1,4 @@
-"""Which work of a stream waits for which of another: from recorded wait calls, held against the times.
+"""Which work of a stream waits for which of another: from recorded wait calls, checked against the times.
 
 A trace records that the host made a stream wait (`cudaStreamWaitEvent`), and when, but usually not for what.
 The event can only be of work launched before. So the candidates are the last work of each other stream before
@@ -60,7 +60,7 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
         wait_ns = None if call is None else told[call]
         if comm[place]:
             # NCCL lets its stream wait for the one that it was called on. The wait before its launch is its
-            # own, and stands for no other work. It waits whether that call is on record or not.
+            # own, and stands for no other work. The stream waits whether that call is on record or not.
             if call is not None:
                 taken[call] = call - 1
             wait_ns = at_ns
