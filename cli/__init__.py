@@ -49,7 +49,8 @@ def main() -> None:
         sys.stderr.write(f"shardtoll: {error}\n")
         sys.exit(getattr(error, "exit_code", 2))
     except OSError as error:
-        # Whatever looks at a path first meets it; only an argument, or what a pattern gave, can be so long.
+        # Any code that looks at a path first meets it; only an argument, or a match of a pattern, can be so
+        # long.
         if error.errno != errno.ENAMETOOLONG:
             raise
         from shardtoll.ledger.records.errors import UsageError

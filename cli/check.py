@@ -90,7 +90,7 @@ def _check(
     options: TraceOptions,
     width: int | None,
 ) -> bool:
-    """Check each job, print and write what is over, and return whether all is within the budget."""
+    """Check each job, print and write the overruns, and return whether all is within the budget."""
     import os
 
     from shardtoll.analyzers.budget.judge import judge

@@ -1,4 +1,4 @@
-"""The shared record: what was measured, what was found, and how both lie on disk.
+"""The shared record: measurements, findings, and how both lie on disk.
 
 It may import nothing of ours.
 Start reading in `records.record`.

@@ -17,7 +17,7 @@ from shardtoll.samples.incidents.expected import Expected
 
 
 def show(verdicts: Sequence[Verdict], width: int | None = None) -> None:
-    """Print the table, what is wrong in full, and the totals."""
+    """Print the table, the errors in full, and the totals."""
     console = Screen(width)
     table = Table(title="incidents", title_justify="left", expand=False)
     table.add_column("incident", no_wrap=True)
@@ -38,7 +38,7 @@ def show(verdicts: Sequence[Verdict], width: int | None = None) -> None:
 
 
 def problems(verdict: Verdict) -> list[str]:
-    """Return what is wrong with an incident, a line each."""
+    """Return the errors of an incident, one line each."""
     lines = []
     if verdict.failed is not None:
         lines.append(f"did not run: {verdict.failed}")

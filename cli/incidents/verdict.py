@@ -10,7 +10,7 @@ from shardtoll.ledger import KINDS, Finding, Report
 from shardtoll.samples.incidents.expected import Expected, Proven, Wanted
 
 NEAR: Final = 0.01
-"""Bytes and FLOPs are right within this part of what is expected."""
+"""Bytes and FLOPs are right within this share of the expected value."""
 
 AVOIDABLE: Final = (
     "implicit-redistribute",
@@ -113,7 +113,7 @@ class Score:
 
 
 def judge(wanted: Wanted, bad: Report, twin: Report | None, seconds: float | None = None) -> Verdict:
-    """Hold the reports of an incident's two programs against what is expected of them.
+    """Compare the reports of an incident's two programs with their expected findings.
 
     A clean program (nothing expected) has one report, given as `bad`, and `twin` None.
     """
@@ -177,7 +177,7 @@ def total(verdicts: Sequence[Verdict]) -> Score:
 
 
 def by_time(verdict: Verdict) -> bool:
-    """Whether what is wrong may be so because of times, which other programs on this machine change."""
+    """Whether the error may come from times, which other programs on this machine change."""
     if verdict.failed is not None:
         return "in time" in verdict.failed
     kinds = {missing.expected.kind for missing in verdict.missing}
@@ -236,7 +236,7 @@ def _absent(expected: Expected, report: Report) -> str:
 
 
 def _wrongs(expected: Expected, finding: Finding) -> list[str]:
-    """Return what is not as expected, a few words each."""
+    """Return the differences from the expected finding, a few words each."""
     wrongs = []
     flops = finding.figure("flops_too_many")
     for name, want, seen in (("bytes", expected.bytes, finding.bytes), ("FLOPs", expected.flops, flops)):

@@ -1,8 +1,8 @@
 """Results of the analyses for a run or trace, kept so that `check` after `report` need not repeat them.
 
 An entry's name is a digest of all that the analyses depend on: the ledger's content, the fabric and our own
-code. It holds what they add to the ledger, which every command reads anew. An entry that cannot be read back
-is made anew.
+code. It holds the analyses' additions to the ledger, which every command reads again. An entry that cannot be
+read back is made anew.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ import typer
 
 
 def fabric_option(help_text: str) -> Any:
-    """Return `--fabric` as it is named everywhere; what it is for differs from command to command."""
+    """Return `--fabric` under its common name; its purpose differs from command to command."""
     return typer.Option("--fabric", metavar="NAME|FILE.toml", help=help_text)
 
 
 def gpu_option(help_text: str) -> Any:
-    """Return `--gpu` of a GPU; what it is for differs from command to command."""
+    """Return `--gpu` of a GPU; its purpose differs from command to command."""
     text = f"{help_text} `shardtoll gpus` lists names."
     return typer.Option("--gpu", metavar="NAME|FILE.toml", help=text)
 

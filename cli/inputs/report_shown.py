@@ -24,7 +24,7 @@ class Shown(Struct, frozen=True):
 
     @property
     def first_screen(self) -> bool:
-        """Whether the first screen is what is printed."""
+        """Whether the first screen is printed."""
         return self.finding is None and not self.everything and not self.sections
 
 

@@ -23,7 +23,7 @@ class Shown(Protocol):
     """One thing to report on. `load` is not called by several threads at once."""
 
     def version(self) -> str:
-        """Return a text that differs when what is shown does; ShardtollError or OSError if it is gone."""
+        """Return a text that changes with the content shown; ShardtollError or OSError if it is gone."""
 
     def load(self) -> tuple[Report, bool]:
         """Return the report and whether more may come; ShardtollError if it cannot be made."""

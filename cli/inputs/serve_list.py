@@ -185,7 +185,8 @@ def _is_report(path: Path) -> bool:
 
 
 def _beginning(path: Path) -> bytes:
-    """Return a file's first bytes, none of what is no file: a pipe would be waited for without end."""
+    """Return a file's first bytes; none for anything else than a file, as a pipe would be waited for without
+    end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""

@@ -27,7 +27,7 @@ def values_of_run(path: str) -> tuple[Derived, Report]:
 
 
 def question_values(derived: Derived, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of a question: the run's, then what the options say; with what changed in words.
+    """Return the values of a question: the run's, then those of the options; with the changes in words.
 
     Raises UsageError if neither says which GPU to advise for.
     """

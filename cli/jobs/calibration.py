@@ -104,7 +104,7 @@ def fabric_of_nccl_tests(
     ranks: int | None = None,
     nodes: int | None = None,
 ) -> tuple[Fabric, tuple[str, ...]]:
-    """Return the fabric that files of nccl-tests show, and what of them was left out, a line each.
+    """Return the fabric that files of nccl-tests show, and the parts that were left out, one line each.
 
     Its links are those of `base`, without one those of the fabric that fits the device they name. Raises
     TraceError as `read_nccl_tests`, UsageError for a file that cannot be read.
@@ -178,7 +178,7 @@ def read_text(path: Path) -> str:
 
 
 def _fitting(device: str, backend: str, hosts: tuple[str, ...], world: int) -> Fabric:
-    """Return the fabric whose links serve for what was not measured; one without links if none fits."""
+    """Return the fabric whose links serve for unmeasured links; one without links if none fits."""
     per_host = world // len(hosts) if hosts and world % len(hosts) == 0 else None
     run = Run(
         world_size=max(world, 1),

@@ -34,7 +34,7 @@ _JOB_LIMIT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One attempt of the sample, and what it teaches."""
+    """One attempt of the sample, and its lesson."""
 
     name: str
     module: str

@@ -52,7 +52,7 @@ def dryrun(
     as_json: bool,
     width: int | None,
 ) -> None:
-    """Run the script dry and print what a step takes.
+    """Run the script dry and print the price of a step.
 
     Raises UsageError for arguments that cannot be used, before the script runs, and for a script that fails.
     """
@@ -113,7 +113,7 @@ def _machine(request: DryRequest) -> DryMachine:
 
 
 def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machine: DryMachine) -> Ledger:
-    """Run the script; what it prints goes to stderr, as it is no result."""
+    """Run the script; its output goes to stderr, as it is no result."""
     from shardtoll.profiler.dryrun.device.values import policy_of
     from shardtoll.profiler.dryrun.device.world import World
     from shardtoll.profiler.dryrun.dry_options import DryOptions

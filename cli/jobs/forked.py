@@ -154,7 +154,7 @@ def be_main(module: str, *arguments: str) -> None:
 
 
 def _taken(part: Path, rank: int) -> str:
-    """Return what a rank wrote, its file removed."""
+    """Return the output of a rank, its file removed."""
     written = part.read_text(encoding="utf-8", errors="replace") if part.exists() else ""
     part.unlink(missing_ok=True)
     return f"--- rank {rank}\n{written}"

@@ -10,7 +10,7 @@ _MOST_BYTES: Final = 1 << 20
 
 
 def tables(plan: Path) -> dict[str, Any]:
-    """Return what the file says; UsageError if it is no TOML."""
+    """Return the content of the file; UsageError if it is no TOML."""
     from shardtoll.ledger import UsageError
     from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 

@@ -55,7 +55,7 @@ def _least_of_connections() -> int:
 
 
 def job_environment(ranks: int) -> dict[str, str]:
-    """Return what the ranks of a job on this machine have in common in their environment."""
+    """Return the environment that all ranks of a job on this machine share."""
     return {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",

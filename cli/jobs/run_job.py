@@ -139,7 +139,7 @@ def _run_here(
     writers: Sequence[tuple[Writer, Path]],
     options: RunOptions,
 ) -> None:
-    # The script may change its directory: what the command names lies where the command was given.
+    # The script may change its directory: paths of the command are relative to the directory of its call.
     here = Path.cwd()
 
     def show(session: Session) -> None:

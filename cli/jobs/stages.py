@@ -42,7 +42,7 @@ class Stages:
         self._bar.stop()
 
     def begin(self, what: str) -> None:
-        """Say what is done now; what was done before is finished."""
+        """Say what is done now; the earlier activity is finished."""
         if self._open:
             self._bar.advance(self._task)
         self._open = True

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def to_json(fabric: Fabric) -> dict[str, Any]:
-    """Return what is known of the fabric; of measured times only how many there are."""
+    """Return the facts about the fabric; of measured times only their number."""
     return {
         "name": fabric.name,
         "title": fabric.title,
@@ -31,7 +31,7 @@ def to_json(fabric: Fabric) -> dict[str, Any]:
 
 
 def gpu_to_json(gpu: Gpu) -> dict[str, Any]:
-    """Return what is known of the GPU."""
+    """Return the facts about the GPU."""
     return {
         "name": gpu.name,
         "title": gpu.title,

@@ -69,7 +69,7 @@ class Board:
         return runs[0].name if runs else ""
 
     def snapshot(self, run: str, wait_s: float = 0.0) -> Snapshot:
-        """Return what is known of the run now."""
+        """Return the present state of the run."""
         return self.source.report(run, wait_s)
 
     def tell(self, run: str, snapshot: Snapshot) -> None:
@@ -105,7 +105,7 @@ class Board:
         return self._figures.get(key, lambda: _draw(view, report, window))
 
     def key(self, snapshot: Snapshot, place: ReaderPlace) -> list[str]:
-        """Return what the figure of a place depends on, of one run."""
+        """Return the values that the figure of a place depends on, for one run."""
         return [snapshot.version, place.only.to_query(), place.view, str(_window(place))]
 
     def shown(self, run: str, snapshot: Snapshot, only: Filter) -> list[str]:

@@ -1,4 +1,4 @@
-"""The server's answers: the address decides what is shown, and what a reader does changes the address."""
+"""The server's answers: the address decides what is shown, and the reader's actions change the address."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _seen(
 
 
 def _page_sends(it: bool) -> None:
-    """Refuse the request with 400 if it holds what no page of ours sends."""
+    """Refuse the request with 400 if its content cannot come from our page."""
     if not it:
         flask.abort(400)
 
@@ -83,7 +83,7 @@ def _add_polling(app: Dash, board: Board) -> None:
         State("seen", "data"),
     )
     def poll(_ticks: int | None, query: str | None, before: Any) -> tuple[Any, ...]:
-        """Say what is new; what stayed as it was is not sent again."""
+        """Return the changes; unchanged parts are not sent again."""
         place, run, snapshot = _seen(board, query, FIRST_WAIT_S)
         entries = board.source.runs() if run is None else []
         version = (

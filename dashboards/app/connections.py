@@ -133,7 +133,7 @@ class Handler(WSGIRequestHandler):
         self.wfile = _Writing(self.connection, turn)
 
     def parse_request(self) -> bool:
-        """Refuse an address that is none: werkzeug raises on it outside what it guards."""
+        """Refuse an invalid address: werkzeug raises on it outside the part that it guards."""
         if not super().parse_request():
             return False
         try:

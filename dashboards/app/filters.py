@@ -1,7 +1,7 @@
 """A reader's filters of a report, as they stand in a link, and the report with only the chosen parts.
 
-Links come from anywhere: what is no filter is left out and said in words, never an error. Steps keep their
-parts whatever is filtered, as parts belong to a whole step of a rank.
+Links come from anywhere: an invalid filter is left out and reported in words, never an error. Steps keep
+their parts whatever is filtered, as parts belong to a whole step of a rank.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Filter:
 
 
 def parse_ranks(text: str) -> tuple[tuple[int, ...], list[str]]:
-    """Return the ranks that a text like `0-3,8` names, ascending, and in words what of it is none."""
+    """Return the ranks that a text like `0-3,8` names, ascending, and in words its invalid parts."""
     ranks: set[int] = set()
     refused = []
     for part in text[:MOST_CHARACTERS].replace(" ", "").split(","):
@@ -135,7 +135,7 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def absent(report: Report, only: Filter) -> list[str]:
-    """Return in words what is asked for and the whole report has nothing of, one sentence part each."""
+    """Return in words the filters that match nothing in the whole report, one sentence part each."""
     said = []
     seen = report.run.ranks_seen
     if missing := sorted(set(only.ranks) - set(seen)):

@@ -239,7 +239,7 @@ def status(snapshot: Snapshot) -> str:
 
 
 def only(chosen: Filter, report: Report | None) -> list[Any]:
-    """Return in words what is filtered, what the run has nothing of, and what of a link cannot be."""
+    """Return in words the active filters, those that match nothing in the run, and invalid ones of a link."""
     words = [chosen.words()] if chosen else []
     if report is not None:
         words += [f"{why[0].upper()}{why[1:]}." for why in absent(report, chosen)]

@@ -21,7 +21,7 @@ Start: TypeAlias = Callable[..., Any]
 Wsgi: TypeAlias = Callable[[Environ, Start], Iterable[bytes]]
 
 BODY_MOST: Final = 1_000_000
-"""Bytes of a request's body; what the page sends are choices, of some kB."""
+"""Bytes of a request's body; the page sends choices, of some kB."""
 QUERY_MOST: Final = 60_000
 
 _UPDATE: Final = "/_dash-update-component"

@@ -44,7 +44,7 @@ class Snapshot:
     report: Report | None
     """The last report that could be made; None if there is none yet, or no run of that name."""
     version: str
-    """Differs when the report does: what is drawn of a version may be kept. Letters, digits and `-` only."""
+    """Differs when the report does: a drawing of a version may be kept. Letters, digits and `-` only."""
     live: bool = False
     """Some rank has not closed: more may come."""
     error: str | None = None

@@ -69,7 +69,8 @@ def _per_step_and_rank(report: Report, column: str | None, *, implicit_only: boo
 
 
 def _repeated(report: Report) -> list[Finding]:
-    """Return what is computed more than once, norms and updates that replicas repeat by choice left out."""
+    """Return work that is computed more than once, norms and updates that replicas repeat by choice left
+    out."""
     return [
         finding
         for finding in report.findings
@@ -144,7 +145,7 @@ def _collectives(report: Report) -> str:
 
 
 def _duplicated(report: Report) -> int | None:
-    """Return what it costs to compute more than once; None if operators have no durations."""
+    """Return the cost of computing more than once; None if operators have no durations."""
     tolls = [finding.toll_ns for finding in _repeated(report)]
     priced = [toll for toll in tolls if toll is not None]
     return sum(priced) if len(priced) == len(tolls) else None

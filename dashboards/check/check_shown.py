@@ -38,7 +38,7 @@ def _overrun(overrun: Overrun, *, excused: bool) -> list[RenderableType]:
 
 
 def markdown(check: BudgetCheck) -> str:
-    """Return it as Markdown: a table of what is over, and what each figure is made of."""
+    """Return it as Markdown: a table of the overruns, and the parts of each figure."""
     lines = [
         f"# shardtoll check: {'passed' if check.passed else 'not passed'}",
         "",

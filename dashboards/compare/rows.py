@@ -220,7 +220,7 @@ def scaling_words(comparison: Comparison) -> str:
 
 
 def unit_words(comparison: Comparison) -> str:
-    """Return what the figures are of."""
+    """Return the basis of the figures."""
     if comparison.unit is None:
         return "Means per step and rank."
     unit = clip(comparison.unit, 60)

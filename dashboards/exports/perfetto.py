@@ -240,7 +240,7 @@ def _phases(match: Ints, start: Ints) -> npt.NDArray[np.object_]:
     first = np.r_[True, ids[1:] != ids[:-1]]
     last = np.r_[ids[1:] != ids[:-1], True]
     phases[order] = np.where(first, "s", np.where(last, "f", "t"))
-    # A partner without a time is not drawn, and what is left alone has no flow.
+    # A partner without a time is not drawn, and a single row left over has no flow.
     phases[order[first & last]] = None
     return phases
 

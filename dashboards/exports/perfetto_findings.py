@@ -1,4 +1,4 @@
-"""Findings as annotations of a trace: a track for each on every rank, with what it says as arguments."""
+"""Findings as annotations of a trace: a track for each on every rank, with its facts as arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def words(said: Spoken) -> pa.Array | None:
 
 
 def arguments(number: int, finding: Finding) -> str:
-    """Return what a finding says as members of a JSON object, without braces; what is unknown is left out."""
+    """Return a finding's facts as members of a JSON object, without braces; unknown ones are left out."""
     remedy = finding.remedy
     members: dict[str, Any] = {
         "finding": number,

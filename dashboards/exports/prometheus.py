@@ -22,7 +22,7 @@ Series: TypeAlias = tuple[Mapping[str, str], float | None]
 MOST_FINDINGS: Final = 100
 MOST_RANKS: Final = 64
 MOST_GROUPS: Final = 100
-"""Most series of a metric; what is left out is counted in `shardtoll_left_out`."""
+"""Most series of a metric; those left out are counted in `shardtoll_left_out`."""
 
 
 def write(report: Report, path: Path) -> list[Path]:

@@ -37,7 +37,7 @@ def client(name: str, asked: str, *, package: str | None = None) -> Any:
 
 
 def numbers(report: Report) -> dict[str, float]:
-    """Return name -> number: seconds, bytes, counts and shares; what is unknown is left out."""
+    """Return name -> number: seconds, bytes, counts and shares; unknown ones are left out."""
     return {f"{FOLDER}/{name}": value for name, value in scalars(report).items()}
 
 

@@ -10,7 +10,7 @@ from shardtoll.ledger.words import human
 
 @dataclass(frozen=True, slots=True)
 class SizeLine:
-    """One size of a sweep; what the model did not say is None."""
+    """One size of a sweep; None if the model does not predict it."""
 
     message_bytes: int
     measured_ns: float
@@ -99,7 +99,7 @@ class SweepLine:
         return f"{self.op} between {human.plural(self.ranks, 'rank')} on {human.plural(self.nodes, 'node')}"
 
     def mode_words(self) -> str:
-        """Return what was fitted, in words."""
+        """Return the fitted parts, in words."""
         if self.mode == "calibrated":
             sizes = human.plural(len(self.fitted), "size")
             return f"calibrated on {sizes} of the same sweep, the others are scored"

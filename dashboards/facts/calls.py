@@ -36,7 +36,7 @@ class Calls:
     steps: int
     """Finished steps; 0 if there are none and everything on record is counted."""
     rank_steps: int
-    """Rows of the steps' table: what a mean over ranks and steps divides by."""
+    """Rows of the steps' table: the divisor of a mean over ranks and steps."""
     outside: int
     """Collectives left out: outside every finished step, or of ranks that the job does not have."""
     findings: Mapping[int, Bools]
@@ -59,7 +59,7 @@ class Calls:
         )
 
     def notes(self) -> list[str]:
-        """Return what has to be said of every figure made from the calls."""
+        """Return the notes for every figure made from the calls."""
         if not self.steps:
             return ["No step finished: everything on record is counted, not what a step costs."]
         if not self.outside:

@@ -102,7 +102,7 @@ def traffic(report: Report) -> list[Traffic]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Return name -> number, in s, bytes and shares; what is unknown is left out."""
+    """Return name -> number, in s, bytes and shares; unknown ones are left out."""
     figures: dict[str, float | None] = {f"toll_seconds/{kind}": toll for kind, toll in tolls(report).items()}
     for (kind, _), count in counts(report).items():
         figures[f"findings/{kind}"] = (figures.get(f"findings/{kind}") or 0) + count

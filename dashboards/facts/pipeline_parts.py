@@ -1,4 +1,4 @@
-"""The messages of a job's pipelines, and what a stage did in one step: stretches that do not overlap."""
+"""The messages of a job's pipelines, and the work of a stage in one step: stretches that do not overlap."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _union(spans: Spans) -> Spans:
 
 
 def _without(spans: Spans, taken: Spans) -> Spans:
-    """Return what of the spans lies outside `taken`; both are ordered and free of overlap."""
+    """Return the parts of the spans outside `taken`; both are ordered and free of overlap."""
     outside: Spans = []
     taken = _union(taken)
     next_taken = 0

@@ -78,7 +78,7 @@ def part_rows(answer: WhatIf) -> list[Row]:
 
 
 def change_rows(changes: tuple[Change, ...]) -> list[Row]:
-    """Return one row a change: what it is, what it saves alone, and the step after it."""
+    """Return one row per change: its name, its saving alone, and the step after it."""
     return [
         (
             label(change),

@@ -70,7 +70,7 @@ class Site:
     """The same of the band that nine of ten sound transfers lie in."""
     band_high_ns: int | None = None
     expected_ns: int | None = None
-    """The same of what a tuned library is expected to take."""
+    """The same for the expected time of a tuned library."""
     findings: tuple[int, ...] = ()
     """Numbers on the bill of the findings that speak of a call of it."""
 

@@ -47,7 +47,7 @@ def levels(report: Report) -> str | None:
 
 
 def mean_of(report: Report, *, brief: bool = False) -> str:
-    """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`.
+    """Return the steps that the parts are the mean of, as `mean of 3 surveyed steps`.
 
     It is `only one surveyed` of one step: nothing was averaged. `brief`: without how they were divided.
     """
@@ -110,7 +110,7 @@ def base_of_traffic(report: Report) -> str:
 
 
 def recording(report: Report) -> str | None:
-    """Return what the recording cost a surveyed step, as far as known; None for a trace or if it is nothing.
+    """Return the cost of recording a surveyed step, as far as known; None for a trace or if it is nothing.
 
     Times that are shown do not include it if watched steps have them.
     """
@@ -256,8 +256,7 @@ def _unbilled(unbilled: Unbilled, run: Run) -> str:
 
 
 def doing(unbilled: Unbilled) -> str | None:
-    """Return what the host did in most of the idle time that is in no finding, in words; None if not
-    known."""
+    """Return the host's work in most of the idle time that is in no finding, in words; None if not known."""
     if unbilled.doing_ns is None:
         return None
     if unbilled.doing == GRAPH_CAPTURE:
@@ -278,12 +277,12 @@ def no_hardware(report: Report) -> bool:
 
 
 def places(finding: Finding) -> list[tuple[str, str]]:
-    """Return what is known of where a finding is, as (name, value); the telling part comes first."""
+    """Return the known facts about a finding's place, as (name, value); the specific part comes first."""
     return where_parts(finding.where)
 
 
 def where_parts(where: Where) -> list[tuple[str, str]]:
-    """Return what is known of a place, as (name, value); the telling part comes first.
+    """Return the known facts about a place, as (name, value); the specific part comes first.
 
     The line of the user's code stands with the library's that it called, as `train.py:12 (main), in
     lightning/pytorch/loops/optimization/automatic.py:250 (optimizer_step)`.

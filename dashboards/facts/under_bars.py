@@ -27,7 +27,7 @@ _WAITS: Final = {
     "data-stall": "a batch",
     "checkpoint-stall": "a checkpoint",
 }
-"""Kind of a finding -> what a rank waits for before its step."""
+"""Kind of a finding -> the thing that a rank waits for before its step."""
 
 
 def sentences(report: Report) -> list[str]:
@@ -85,7 +85,8 @@ def _equal_work(report: Report, times: Sequence[RankTime]) -> bool:
 
 
 def not_explained(report: Report) -> str | None:
-    """Return how much idle time is in no finding, what it may be and what to record; None if it is little."""
+    """Return how much idle time is in no finding, its possible cause and what to record; None if it is
+    little."""
     unbilled, run = report.unbilled, report.run
     if unbilled is None or not unbilled.idle:
         return None

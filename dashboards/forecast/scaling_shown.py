@@ -24,7 +24,7 @@ TITLES: Final = {
 
 
 def headline(answer: Scaling) -> str:
-    """Return what the asked number of ranks does to the step, in one sentence."""
+    """Return the effect of the asked number of ranks on the step, in one sentence."""
     weak, strong = answer.asked("weak"), answer.asked("strong")
     if weak is None or strong is None:
         return f"nothing is forecast for {answer.world:,} ranks"

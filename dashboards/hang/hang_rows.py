@@ -45,7 +45,7 @@ def _rank(stand: RankStand) -> tuple[str, ...]:
 
 
 def _no_call(stand: RankStand) -> str:
-    """Return what is known of the collective of a rank whose file names none."""
+    """Return the known facts about the collective of a rank whose file names none."""
     if stand.standing == "waits":
         return "one that C++ issued"
     return "none yet" if stand.issued == 0 else human.UNKNOWN

@@ -24,7 +24,7 @@ def show(render: Callable[[int], RenderableType], width: int | None = None) -> N
 
 
 def head(command: str, subject: str, answer: str, *, passed: bool) -> Text:
-    """Return the first two lines: what was asked of what, and the answer."""
+    """Return the first two lines: the question, its subject, and the answer."""
     text = Text(f"shardtoll {command}", style="bold")
     text.append(f"  {subject}\n", style="not bold")
     return text.append(answer, style="bold green" if passed else "bold red")

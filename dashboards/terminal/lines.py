@@ -40,7 +40,7 @@ def wrapped(sentences: Iterable[str], console: Console, width: int, style: str =
 
 
 def cut(line: Text, width: int) -> Text:
-    """Return the line without what has no glyph, cut at the width where a mark stands."""
+    """Return the line without characters that have no glyph, cut at the width where a mark stands."""
     text = clean(line.plain)
     if cell_len(text) > width:
         text = set_cell_size(text, max(width - 1, 0)).rstrip() + "…"

@@ -49,7 +49,7 @@ def place(finding: Finding) -> str:
 
 
 def predicted(judged: Judged) -> str:
-    """Return what the finding said could be saved a step."""
+    """Return the saving that the finding predicted, per step."""
     return replayed_words.saving(judged.finding) if judged.finding.saving_ns is not None else "none claimed"
 
 

@@ -46,4 +46,4 @@ WORDS: Final[dict[str, str]] = {
     "extent.",
     "hang": "The job stands still: ranks wait for one that died, failed or left out a collective.",
 }
-"""Kind -> what it means; every kind has its words (a test sees to that)."""
+"""Kind -> its meaning; every kind has its words (a test checks that)."""

@@ -26,7 +26,7 @@ class SourceLine:
 
 
 def source_line(source: str | None) -> SourceLine | None:
-    """Return what a source names; None for what is no line of a file, as `<string>:1 (<module>)`."""
+    """Return the parts of a source; None if it is no line of a file, as `<string>:1 (<module>)`."""
     parts = _SOURCE.fullmatch(source[:MOST]) if source else None
     if parts is None or parts["path"].startswith("<") or int(parts["line"]) < 1:
         return None

@@ -114,7 +114,7 @@ class BatchAdvice:
 
 @dataclass(frozen=True, slots=True)
 class LoaderAdvice:
-    """Samples per second that loaders must deliver, against what was measured."""
+    """Samples per second that loaders must deliver, compared with the measured rate."""
 
     needed_per_s: float
     """Sequences per second and node at the advised layout's expected speed."""
@@ -251,7 +251,7 @@ class Advice:
 
     @property
     def within_forecast(self) -> bool | None:
-        """Whether the recorded step, without what no layout changes, is within its forecast; None if
+        """Whether the recorded step, without the part that no layout changes, is within its forecast; None if
         unknown."""
         band, took_ns = self.recorded_forecast_ns, self.recorded_step_ns
         return (

@@ -165,7 +165,7 @@ class FindingChange:
     after: int | None
     toll_ns: tuple[int | None, int | None]
     firm: bool
-    """It rests on what was done, not on how long things took: coming or going is no noise."""
+    """It depends on the work done, not on its duration: coming or going is no noise."""
     rank: int | None = None
     """The one that is late; None of findings that are no rank's."""
 
@@ -191,7 +191,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One part of what the larger run loses against the smaller one."""
+    """One part of the larger run's loss against the smaller one."""
 
     name: str
     share: float

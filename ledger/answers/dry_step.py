@@ -45,7 +45,7 @@ class DryMemory:
     allocated_bytes: int
     """Peak of what tensors take, rounded as torch's allocator rounds."""
     reserved_bytes: Band
-    """Peak of what the process takes: the allocator's segments, NCCL's buffers, workspaces, the context."""
+    """Peak memory of the process: the allocator's segments, NCCL's buffers, workspaces, the context."""
     capacity_bytes: int
     """Memory of the GPU."""
     at_peak: Mapping[str, int]

@@ -54,7 +54,7 @@ class PlanPrice:
 
 @dataclass(frozen=True, slots=True)
 class PricedRow:
-    """One row of a table of steps, priced; what is unknown is None."""
+    """One row of a table of steps, priced; None if unknown."""
 
     number: int
     """Place in the file, from 1; the head is not counted."""

@@ -1,4 +1,4 @@
-"""Forecasts as JSON values, schema version 1: what is unknown is null."""
+"""Forecasts as JSON values, schema version 1: null if unknown."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ ranks wait for ranks without any file."""
 
 @dataclass(frozen=True, slots=True)
 class RankStand:
-    """One rank: what it is in, and since when."""
+    """One rank: its present collective or state, and since when."""
 
     rank: int
     standing: Standing

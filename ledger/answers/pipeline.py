@@ -1,4 +1,4 @@
-"""The pipelines of a job, and what each of their stages loses."""
+"""The pipelines of a job, and the losses of each of their stages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Parts:
     exposed_comm_ns: int
     exposed_copy_ns: int
     rest_ns: int
-    """Idle, and what no record explains."""
+    """Idle, and time that no record explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RankParts:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to the step, and what it saves."""
+    """One change to the step, and its saving."""
 
     label: str
     """The change to the step, as `without these all_gathers`."""

@@ -25,7 +25,7 @@ OTHER_VERSION_HINT: Final = "read it with the version of shardtoll that wrote it
 
 
 def read_flight(folder: Path, rank: int) -> RankFlight:
-    """Return what a rank's flight file says; RunFolderError if it cannot be read."""
+    """Return the content of a rank's flight file; RunFolderError if it cannot be read."""
     path = flight_path(folder, rank)
     try:
         data = read_regular(path, layout.SIZE)
@@ -63,7 +63,8 @@ def _memory(data: bytes) -> bytes | None:
 
 
 def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlight:
-    """Return what a flight file's bytes say; ValueError if they are none, OtherVersion if others wrote it."""
+    """Return the content of a flight file's bytes; ValueError if they are none, OtherVersion if others wrote
+    it."""
     if data[: len(layout.MAGIC)] != layout.MAGIC or len(data) < layout.HEAD_BYTES:
         raise ValueError("it is no flight file")
     # First: the size is another version's too.
@@ -176,7 +177,7 @@ def _calls(data: bytes, epoch_ns: int) -> tuple[FlightCall, ...]:
 
 
 def _said(data: bytes, code: int) -> Mapping[str, Any] | None:
-    """Return what a call's text says; None if the slot was given to another text since."""
+    """Return the content of a call's text; None if the slot was given to another text since."""
     number, slot = divmod(code, layout.TEXTS)
     text = layout.read_slot(data, layout.TEXTS_AT + slot * layout.TEXT_BYTES, layout.TEXT_BYTES)
     return text[1] if text is not None and text[0] == number and isinstance(text[1], dict) else None

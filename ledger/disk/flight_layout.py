@@ -56,7 +56,7 @@ GROUPS: Final = 64
 GROUP_BYTES: Final = 512
 GROUPS_AT: Final = RING_AT + RING * ENTRY.size
 """Each group: place of the last finished and of the last issued collective, 0 none, then its text. They are
-written when a step begins and while the rank stands still; what came since is in the ring."""
+written when a step begins and while the rank stands still; later calls are in the ring."""
 PLACES: Final = struct.Struct("<2q")
 """The two places that a group begins with."""
 GROUP_TEXT_AT: Final = PLACES.size

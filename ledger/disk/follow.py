@@ -1,4 +1,4 @@
-"""A run folder that is still being written, read again and again at the cost of what is new.
+"""A run folder that is still being written, read again and again; each reading costs as much as the new part.
 
 Ranks may appear late, stand still, close or be replaced by those of another job. A reader always gets a state
 the run was in. It holds the steps that every writing rank has finished, and no row of a step under way.
@@ -86,7 +86,7 @@ class Follower:
         return self._version(self._look())
 
     def read(self) -> Followed:
-        """Return the run as it is now, reading what is new.
+        """Return the run as it is now, reading the new part.
 
         Raises RunFolderError or SchemaError if a file cannot be read; the next call tries again.
         """
@@ -110,7 +110,7 @@ class Follower:
         return Followed(ledger, live, self._version(seen))
 
     def _look(self) -> dict[int, dict[str, Mark]]:
-        """The files of every rank that says what it knows, with their marks."""
+        """The files of every rank with a description of the run, with their marks."""
         seen: dict[int, dict[str, Mark]] = {}
         try:
             with os.scandir(self._folder) as entries:

@@ -34,8 +34,8 @@ class Journal:
         self._table = table
         self._file = file
         self._cut: tuple[int, str] | None = None
-        """Why a batch could not be written whole: what comes after it would not be read back. Errno and text,
-        no exception: its traceback would keep what the callers' variables hold, as a model and batches."""
+        """Why a batch could not be written whole: later batches would not be read back. Errno and text, no
+        exception: its traceback would keep the callers' variables, as a model and batches."""
         self.rows = 0
         """Rows written so far."""
         self._head_bytes = file.write(SCHEMAS[table].serialize())
@@ -107,7 +107,7 @@ class Journal:
         return table
 
     def _on_disk(self) -> pa.Table:
-        """Return the rows that the file holds, without what waits in front of a full disk."""
+        """Return the rows in the file, without those that wait in front of a full disk."""
         raw: Any = self._file.raw
         place = raw.tell()
         raw.seek(0)
@@ -135,7 +135,7 @@ def _number_and_text(error: OSError) -> tuple[int, str]:
 
 
 class JournalTail:
-    """Reads a journal that is still being written: each time only what was appended since.
+    """Reads a journal that is still being written: each time only the rows appended since.
 
     Every message of the stream states its own length, so reading goes on after the last whole one. Half a
     message at the end is read again when it is whole.
@@ -215,6 +215,6 @@ def _whole_batches(file: Any, table: str) -> pa.Table:
         for batch in stream:
             batches.append(batch)
     except (pa.ArrowException, OSError):
-        # The tail is cut where the writer died; what came before it is whole.
+        # The tail is cut where the writer died; the rows before it are whole.
         pass
     return sound(pa.Table.from_batches(batches, schema=schema))

@@ -95,7 +95,7 @@ def rank_of(name: str) -> int | None:
 
 
 def is_about(name: str) -> bool:
-    """Whether a file of this name says what a rank knows of a run: its folder is a run's."""
+    """Whether a file of this name holds a rank's facts about a run: its folder is a run's."""
     ours = OURS.match(name)
     return ours is not None and ours.group(1) == "run"
 

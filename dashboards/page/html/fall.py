@@ -32,7 +32,7 @@ _STYLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A bar of the fall: a whole step, or what a change takes off the step before it."""
+    """A bar of the fall: a whole step, or the time that a change takes off the step before it."""
 
     name: str
     step_ns: int
@@ -52,7 +52,7 @@ class _Bars:
 
 
 def waterfall(begins: Fall, falls: Sequence[Fall], ends: Sequence[Fall]) -> Figure:
-    """Return bars from the time today over what each change takes off, to the times in `ends`."""
+    """Return bars from the time today over the time each change takes off, to the times in `ends`."""
     parts = {name: _Bars() for name in _STYLES}
     places: dict[int, tuple[str, int]] = {}
     _add(parts[WHOLE], begins, 0.0, ms(begins.step_ns), human.duration(begins.step_ns))

@@ -66,7 +66,7 @@ class Figure:
     data: list[dict[str, Any]]
     layout: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """Sentences under the figure: what was folded, what is missing."""
+    """Sentences under the figure: folded and missing parts."""
     strings: list[str] = field(default_factory=list)
     """Hover texts; a trace's `hovertext` holds positions in this list."""
     columns: dict[str, Columns] = field(default_factory=dict)

@@ -66,7 +66,7 @@ def document(title: str, body: str, *scripts: str) -> str:
 
 
 def drawn(figure: Figure, *, marks: bool = True) -> dict[str, object]:
-    """Return what the script draws a figure from."""
+    """Return the data that the script draws a figure from."""
     kept = ("data", "layout", "strings", "columns", *(("marks",) if marks else ()))
     return {part: getattr(figure, part) for part in kept}
 

@@ -128,7 +128,7 @@ def notices(report: Report) -> str:
 
 
 def facts(report: Report) -> str:
-    """Return what is known of the run, as a list of terms."""
+    """Return the facts about the run, as a list of terms."""
     run = report.run
     rows = [
         ("ranks", summary.forecast_of(run) or f"{len(run.ranks_seen)} of {run.world_size} seen"),

@@ -87,7 +87,7 @@ def _name(time: step_times.RankTime, *, slowest: bool) -> str:
 
 
 def _values(times: Sequence[step_times.RankTime]) -> dict[str, list[float | None]]:
-    """Return each part of each mean step in ms, rounded so that they add up to what it took."""
+    """Return each part of each mean step in ms, rounded so that they add up to its duration."""
     values: dict[str, list[float | None]] = {part: [] for part, *_ in PARTS}
     for time in times:
         whole = [None if part is None else ms(part) for part in time.parts_ns]
@@ -104,7 +104,7 @@ def _values(times: Sequence[step_times.RankTime]) -> dict[str, list[float | None
         moving = min(ms(time.moving_ns or 0), round(comm - waiting, 6))
         values["waiting"].append(waiting)
         values["moving"].append(moving)
-        # The bar is as long as the exposed time: what nothing splits is what is left of it.
+        # The bar is as long as the exposed time: the unsplit part is the rest of it.
         values["unsplit"].append(round(comm - waiting - moving, 6))
     return values
 
@@ -151,7 +151,8 @@ def _marks(report: Report, times: Sequence[step_times.RankTime], drawn: Sequence
 
 
 def _notes(report: Report) -> list[str]:
-    """Return what the parts are the mean of, if not every step was divided, and what recording took."""
+    """Return which steps the parts are the mean of, if not every step was divided, and the cost of
+    recording."""
     recording = summary.recording(report)
     return [*_divided(report), *([] if recording is None else [recording])]
 

@@ -53,7 +53,7 @@ class Doubled:
         return human.UNKNOWN
 
     def place(self) -> str:
-        """Return layers, phase and line, as far as known, and along what it is repeated."""
+        """Return layers, phase and line, as far as known, and the dimension along which it is repeated."""
         where = self.finding.where
         module = "(root)" if where.module == "" else where.module
         line = None if where.source is None else where.source.rpartition("/")[2]

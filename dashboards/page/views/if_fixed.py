@@ -60,7 +60,8 @@ def _fall(change: Change) -> Fall:
 
 
 def _notes(report: Report, seen: Foreseen) -> list[str]:
-    """Return what the last bar is, which findings with a toll have no bar, and how well the replay stands."""
+    """Return the meaning of the last bar, which findings with a toll have no bar, and how reliable the replay
+    is."""
     with_toll = [number for number, finding in enumerate(report.findings, start=1) if finding.toll_ns]
     shown = {change.number for change in seen.changes}
     tried = with_toll if seen.tried is None else with_toll[: seen.tried]

@@ -54,7 +54,7 @@ _COLUMNS: Final = (
 def figure(roofline: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
     """Return the bars, one group per rank; a sentence instead if the accelerator is not known.
 
-    Findings with a toll light up what the steps of their ranks took.
+    Findings with a toll light up the steps of their ranks.
     """
     notes = [clip(text, 400) for text in roofline.assumptions]
     notes += [f"REFUTED: {clip(text, 400)}" for text in roofline.refuted]

@@ -1,4 +1,4 @@
-"""Figure and table: what each module of the model costs a step, as a treemap."""
+"""Figure and table: the cost of each module of the model per step, as a treemap."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Leaf:
     """Cost of one module, of one kind."""
 
     path: tuple[str, ...]
-    """The module's name by its dots; one part for what is no module."""
+    """The module's name by its dots; one part for anything else than a module."""
     what: str
     """The collective, or `TWICE`."""
     how: str
@@ -161,7 +161,7 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 
 
 def _path(name: str, module: bool) -> tuple[str, ...]:
-    """Return the parts of a module's name, few enough for a picture; what is no module has one."""
+    """Return the parts of a module's name, few enough for a picture; anything else than a module has one."""
     if not module:
         return (name,)
     parts = clip(name, 240).split(".")

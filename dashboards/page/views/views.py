@@ -68,7 +68,7 @@ def _sites(report: Report) -> str:
 
 
 def _hardware(report: Report) -> StepRoofline | None:
-    """Return what the hardware allows; None in reports without, which have no view of it."""
+    """Return the hardware's limits; None in reports without, which have no view of it."""
     roofline = report.roofline
     return None if roofline is None or not roofline.ranks or summary.no_hardware(report) else roofline
 
