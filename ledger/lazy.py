@@ -25,7 +25,7 @@ def exports(room: str, names: Mapping[str, str]) -> tuple[Callable[[str], object
     """Return the `__getattr__` and `__dir__` of a room that exports these names.
 
     `names` is a module's name inside the room -> what the room exports of it, with spaces between. No name
-    may equal a module's in the room: importing that module would replace what is exported.
+    may equal a module's in the room: importing that module would replace the export.
     """
     homes = {name: f"{room}.{module}" for module, several in names.items() for name in several.split()}
 

@@ -17,7 +17,7 @@ LONGEST_IN_DOCS = 30
 LONG_IN_DOCS = 30
 LONG_IN_STRINGS = 50
 """Words of the longest sentence, and number of sentences above `voice.LONG`."""
-MEAN_EXPLANATIONS = 13.7
+MEAN_EXPLANATIONS = 13.6
 LONGEST_EXPLANATIONS = 79
 RULED_OUT_EXPLANATIONS = 771
 """Of docstrings and comments: words of a mean sentence, sentences above `voice.LONGEST`, ruled-out words.

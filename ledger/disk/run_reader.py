@@ -174,7 +174,7 @@ def _provisional(folder: Path, rank: int, run_id: str | None) -> tuple[dict[str,
     except FileNotFoundError:
         return {}, None
     except (pa.ArrowException, KeyError, ValueError, OSError, RecursionError) as error:
-        # The machine may have ended too: what was written for good is whole all the same.
+        # The machine may have ended too: a file that was written for good is whole all the same.
         return {}, f"{path.name} is damaged or cut short, and not counted ({first_line(error)})"
 
 

@@ -95,7 +95,7 @@ class RankWriter:
     def describe(
         self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = (), *, closed: bool = False
     ) -> None:
-        """Write what is known of the run itself; may be called again as more becomes known."""
+        """Write the facts about the run itself; may be called again as more becomes known."""
         meta = rank_meta(run, groups, findings, run_id=self._run_id, closed=closed)
         write_whole(
             self.folder / file_name("run", self.rank, "json"), json.dumps(meta, allow_nan=False).encode()

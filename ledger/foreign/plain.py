@@ -1,4 +1,4 @@
-"""Records as plain JSON values and back, by msgspec: what a file says is checked against the annotations.
+"""Records as plain JSON values and back, by msgspec: a file's values are checked against the annotations.
 
 The types that a record's annotations name must be importable when it is read, not only for type checkers.
 """

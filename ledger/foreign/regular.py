@@ -14,7 +14,7 @@ _WITH_GZIP_HEAD: Final = 31
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return what a file holds; OSError if it is no regular file, or has more than `most_bytes` bytes."""
+    """Return the content of a file; OSError if it is no regular file, or has more than `most_bytes` bytes."""
     # Opening a pipe would wait for its writer.
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

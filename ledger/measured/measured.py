@@ -18,7 +18,7 @@ HELD: Final = 0.9
 """Share of sound runs that a band holds."""
 
 _MEANT: Final = 0.95
-"""Share that a band is made for: what is left over pays for drift after the calibration."""
+"""Share that a band is made for: the rest pays for drift after the calibration."""
 
 FEW: Final = 5
 """With fewer samples per size, noise and shape cannot be separated: they are kept as they are."""

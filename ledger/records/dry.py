@@ -141,7 +141,7 @@ class DryStorage:
 
 @dataclass(frozen=True, slots=True)
 class DryWait:
-    """A stream, or the host, waits here for what another stream was given before."""
+    """A stream, or the host, waits here for earlier work of another stream."""
 
     step: int
     rank: int

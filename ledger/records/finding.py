@@ -57,7 +57,7 @@ KINDS: Final[dict[str, str]] = {
     "clock-skew": "trust",
     "hang": "correctness",
 }
-"""The closed list: kind -> family. CONTRIBUTING, under *A kind of finding*, lists what a new one needs."""
+"""The closed list: kind -> family. CONTRIBUTING, under *A kind of finding*, lists the parts of a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One of several places of a finding, with its part of what the finding costs."""
+    """One of several places of a finding, with its part of the finding's cost."""
 
     where: Where
     count: int
@@ -293,7 +293,7 @@ class Finding:
 
     Findings may cost most on different ranks, so their tolls do not add up to one rank's step."""
     floor_ns: int | None
-    """The least the fabric allows for what is really needed; None if unknown or not applicable."""
+    """The least time the fabric allows for the needed communication; None if unknown or not applicable."""
     saving_ns: int | None
     """Gain of the remedy per step against its counterfactual; never above the toll. A prediction by replay if
     `replayed` is known, else an upper bound."""

@@ -130,5 +130,5 @@ class RankFlight:
         return None if self.blocked is None else self.call(self.blocked)
 
     def group(self, name: str) -> FlightGroup | None:
-        """Return what the rank knows of a group; None if it never used it."""
+        """Return the rank's facts about a group; None if it never used it."""
         return next((group for group in self.groups if group.name == name), None)

@@ -1,4 +1,4 @@
-"""Text of others on one line: characters without a glyph written out, what is too long cut in the middle.
+"""Text of others on one line: characters without a glyph written out, long texts cut in the middle.
 
 Names come from users' programs and files. Errors clean theirs when they are made, renderers before they show
 any.

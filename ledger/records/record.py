@@ -318,7 +318,7 @@ class Collective:
     used_by: str | None = None
     """The first operator that read the result or took a part of it, as `aten.slice.Tensor`."""
     cut_from_hash: int | None = None
-    """Fingerprint of what this rank cut its input from, in equal parts; None if none is known."""
+    """Fingerprint of the tensor that this rank cut its input from, in equal parts; None if none is known."""
     optimizer_steps: int | None = None
     """Optimizer steps this rank had finished in the audit when the collective was issued. None if unknown, or
     during an optimizer step, as in a closure."""
@@ -339,7 +339,7 @@ class Collective:
     output_content: int | None = None
     """Number of the result; another collective's `input_content` is equal if it sent that on untouched."""
     cut_from_content: int | None = None
-    """Number of what the input was cut from; see `cut_from_hash`."""
+    """Number of the content that the input was cut from; see `cut_from_hash`."""
     cut_by_placement: bool | None = None
     """Whether DTensor cut the input from a tensor that its placements call replicated."""
     read_hash: int | None = None

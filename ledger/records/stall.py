@@ -1,4 +1,4 @@
-"""Records of lost time: why a rank stood still, and what it did before it joined a collective."""
+"""Records of lost time: why a rank stood still, and its work before it joined a collective."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT_GAP_NS: Final = 1_000_000
 """In a longer gap the host does something else than launch: Python takes less between two operators."""
 
 BETWEEN_STEPS: Final = "between steps"
-"""Name of a `host` stall that is all before its step: what is neither fetching nor blocked on collectives."""
+"""Name of a `host` stall that is all before its step: time neither fetching nor blocked on collectives."""
 
 GRAPH_CAPTURE: Final = "graph capture"
 """Name of a `host` stall in which the host recorded launches into a graph: none of them ran then."""

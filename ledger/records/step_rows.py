@@ -13,7 +13,7 @@ from shardtoll.ledger.records.value import Parameter, Value
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Everything one rank recorded in one step; what a store appends at once."""
+    """All rows that one rank recorded in one step; a store appends them at once."""
 
     step: Step | None
     """None: records from outside every step."""

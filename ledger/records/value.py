@@ -56,12 +56,12 @@ class Value:
     numel: int
     """Elements on this rank."""
     hash: int | None
-    """Fingerprint of what this rank holds; equal values of equal shape have equal ones."""
+    """Fingerprint of this rank's part; equal values of equal shape have equal ones."""
     constant: bool
     """It holds one value throughout: equality then proves little. For a shard also: it holds a few values
     only, or NaN."""
     square: float | None
-    """Sum of squares of what this rank holds; None if not finite or not of numbers."""
+    """Sum of squares of this rank's part; None if not finite or not of numbers."""
     may_leave_out: bool | None = None
     """For a gradient: a gradient scaler made the optimizer skip the step if one is not finite. Or a scaler
     was at work while no optimizer was about to use the gradient. For a loss: a scaler was at work."""

@@ -328,7 +328,7 @@ def _read(text: str) -> Any:
             for name, value in members.items()
         }
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
-        # Read again in full, for the words of what is wrong with it.
+        # Read again in full, to say in words where it is wrong.
         return json.loads(text)
 
 

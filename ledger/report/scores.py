@@ -89,7 +89,7 @@ class KindScore:
     bands: int = 0
     """Verifications of what is gone whose saving was predicted by replay, and could be measured."""
     held: int = 0
-    """Those of them whose band held what was measured."""
+    """Those of them whose band held the measured saving."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
 
     Every live record keeps its cause. If live capture did not time operators (an accelerator), the step's
     split comes from the trace. So do the start, duration and exposed time of its collectives. A collective
-    that only the trace has gets a row without a cause, so that shares still add up. Elsewhere only what was
-    unknown is filled in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept
+    that only the trace has gets a row without a cause, so that shares still add up. Elsewhere only unknown
+    values are filled in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept
     split has of them. A notice counts what found no partner.
 
     Raises ValueError when the two are not of one and the same rank.

@@ -116,7 +116,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _default_sizes(device: torch.device) -> tuple[int, ...]:
     if device.type != "cuda":
         return CPU_SIZES_BYTES
-    # Input and output together may take half of what is free on the fullest device.
+    # Input and output together may take half of the free memory on the fullest device.
     free = torch.tensor([torch.cuda.mem_get_info(device)[0] // 4], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)
     return tuple(size for size in DEVICE_SIZES_BYTES if size <= int(free.item()))
@@ -194,7 +194,7 @@ def _plain(timings: Timings) -> dict[str, Any]:
 def _head(chosen: argparse.Namespace, facts: dict[str, Any], provided: str) -> dict[str, str | list[str]]:
     head: dict[str, str | list[str]] = {}
     on_cpu = facts["device"] == "cpu"
-    # The links of processes on one host serve for what was not measured; between hosts nothing is known.
+    # The links of processes on one host serve for unmeasured ones; between hosts nothing is known.
     base = chosen.extends or ("loopback-gloo" if on_cpu and len(facts["hosts"]) == 1 else "")
     if base:
         head["extends"] = base

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 def facts_of(hosts: Sequence[str], device: torch.device) -> dict[str, Any]:
-    """Return what is known of this job, for the file that is written."""
+    """Return the facts about this job, for the file that is written."""
     names = list(dict.fromkeys(hosts))
     per_host = {hosts.count(name) for name in names}
     facts: dict[str, Any] = {

@@ -39,7 +39,7 @@ _ASKS_GENERATOR: Final = ("aten::uniform_",)
 
 
 class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Passes every operator on, and notes what the device would be asked to do."""
+    """Passes every operator on, and notes the work that the device would get."""
 
     supports_higher_order_operators = True
 
@@ -200,7 +200,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._op(func, args, kwargs, result, place, order)
 
     def _line(self, frame: FrameType | None) -> Place:
-        """Return the line that asked; what was made there is no activation, whatever ran."""
+        """Return the line that asked; a tensor made there is no activation, whatever ran."""
         return Place("other", source=self._stack.user_line(frame))
 
     def _op(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place, order: int) -> None:
@@ -273,7 +273,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.step is not None and calls:
             current = self._timeline.current.name
             if stream != current:
-                # The group's own stream begins when what the current one was given before is done.
+                # The group's own stream begins when the earlier work of the current one is done.
                 self._timeline.wait(stream, current, self._timeline.order)
             for _ in calls:
                 self.issued.append((self._timeline.next(), stream))

@@ -45,7 +45,7 @@ class IdleSession(Session):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Run what is inside: the optimizer's steps show where a dry step ends."""
+        """Run the body: the optimizer's steps show where a dry step ends."""
         yield
 
     def begin_step(self) -> None:

@@ -1,4 +1,4 @@
-"""From what a dry run noted to a ledger: the audit's records without the host's times, and the dry tables."""
+"""From a dry run's notes to a ledger: the audit's records without the host's times, and the dry tables."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class DryRun:
             self._keep(*self._finished())
 
     def _finished(self) -> tuple[Ledger, list[Any], list[Held]]:
-        """Close the session; return what it recorded."""
+        """Close the session; return its records."""
         session, self._session = self._session, None
         assert session is not None
         storages = [*self.storages.done, *(replace(held) for held in self.storages.alive())]
@@ -304,7 +304,7 @@ class DryRun:
             session.close()
 
     def notices(self) -> list[str]:
-        """Return what the dry run had to assume, a line each."""
+        """Return the dry run's assumptions, one line each."""
         lines = [
             f"{what} of a tensor without numbers was answered by the policy {plural(count, 'time')}"
             + (f", at {line}" if line else "")
@@ -348,7 +348,7 @@ def _no_longer_dry() -> None:
 
 
 def _forget_plans() -> None:
-    """Have DTensor forget what it planned for meshes whose groups are about to end."""
+    """Have DTensor forget its plans for meshes whose groups are about to end."""
     with contextlib.suppress(ImportError, AttributeError):
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 

@@ -50,7 +50,7 @@ _LIBRARY: Final = ("site-packages", "dist-packages", "torch/distributed", "<froz
 
 
 def parse_dump(data: bytes) -> Mapping[str, Any]:
-    """Return what a dump holds; ValueError if it is none."""
+    """Return the content of a dump; ValueError if it is none."""
     dump = load_plain(data) if data[:1] == b"\x80" else json.loads(data)
     if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
         raise ValueError("no dump of a flight recorder: it has no entries")

@@ -238,7 +238,7 @@ def _elements(args: Any, kwargs: dict[str, Any]) -> int:
 
 
 class DeviceMode(TorchFunctionMode):
-    """Answers for devices: runs on the CPU what the program asks of a GPU."""
+    """Answers for devices: runs the program's GPU work on the CPU."""
 
     def __init__(self, tensors: Tensors, values: Values) -> None:
         super().__init__()

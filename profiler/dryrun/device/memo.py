@@ -1,4 +1,4 @@
-"""Results of operators on fake tensors, remembered: their shapes follow from those of what they are given.
+"""Results of operators on fake tensors, remembered: their shapes follow from those of the arguments.
 
 torch has such a memory too. It serves symbolic shapes and many devices. A look-up in it costs as much as most
 of the rest of a dry run.
@@ -23,7 +23,7 @@ _NEVER: Final = (
     *("aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy", "aten::set_", "aten::resize_"),
     *("aten::resize_as_", "aten::_resize_output_", "aten::set_data"),
 )
-"""Operators that change what they are given, or give what was no fake tensor."""
+"""Operators that change their arguments, or return anything else than fake tensors."""
 _PLAIN: Final = (int, float, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _MOST: Final = 1 << 16
 """Results that are remembered; a program whose shapes never repeat fills no memory."""
@@ -35,12 +35,12 @@ Plan = Callable[[list[Any]], Any]
 
 
 class Memo:
-    """Runs operators, and makes from memory what they gave for the same shapes before."""
+    """Runs operators, and makes from memory their results for the same shapes."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
         self._plans: dict[int, tuple[Any, dict[Any, Plan | None]]] = {}
-        """Id of an operator -> itself, and by what it was given how its result is made; None: it never is."""
+        """Id of an operator -> itself, and by its arguments how its result is made; None: it never is."""
         self._count = 0
 
     def takes(self, func: Any) -> bool:
@@ -53,7 +53,7 @@ class Memo:
         )
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return what the operator gives; `takes` holds for it."""
+        """Return the operator's result; `takes` holds for it."""
         given: list[Any] = []
         try:
             # For whole numbers and a float torch takes the default type.
@@ -85,7 +85,7 @@ class Memo:
         return tuple((name, self._key((value,), given)) for name, value in kwargs.items())
 
     def _key(self, values: Any, given: list[Any]) -> Any:
-        """Return what the shapes of the result depend on; appends the tensors among the values."""
+        """Return the values that the shapes of the result depend on; appends the tensors among them."""
         key: list[Any] = []
         for value in values:
             kind = type(value)
@@ -196,7 +196,7 @@ def _share(results: Any, given: list[Any]) -> bool:
 def _maker(
     device: torch.device, state: dict[str, Any], mode: FakeTensorMode
 ) -> Callable[[torch.Tensor], Any]:
-    """Return what makes a fake tensor as torch did, without the checks of what was checked once."""
+    """Return a function that makes a fake tensor as torch did, without repeating its checks."""
     make: Any = torch.Tensor._make_subclass
     asks = "warn_deprecated" if mode._allow_unsafe_data_ptr_access else "throw"
     guard: Any = getattr(torch._C, f"_set_{asks}_on_mutable_data_ptr")

@@ -25,7 +25,7 @@ class Passing:
 
 
 class Counters(dict[str, int]):
-    """Statistics of the allocator: what is not known counts as none."""
+    """Statistics of the allocator: an unknown one counts as none."""
 
     def __missing__(self, key: str) -> int:
         return 0

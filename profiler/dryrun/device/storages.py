@@ -1,4 +1,4 @@
-"""The storages of the device while a program runs dry: when each is born, freed, and what it is for."""
+"""The storages of the device while a program runs dry: when each is born and freed, and its purpose."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Storages:
 
 
 def category_of(held: Held) -> str:
-    """Return what a storage is for: as somebody said, else by when it lived."""
+    """Return a storage's purpose: as somebody said, else by when it lived."""
     if held.category is not None:
         return held.category
     phase = "other" if held.place is None else held.place.phase

@@ -17,7 +17,7 @@ Waited = Callable[["int", "str | None", str, int, "int | None"], None]
 
 
 class Timeline:
-    """Counts what the program asks of the device, and knows the stream that it is asked on."""
+    """Counts the program's work for the device, and knows the stream that gets it."""
 
     def __init__(self) -> None:
         self.order = 0

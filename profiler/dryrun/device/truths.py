@@ -35,7 +35,7 @@ class Truths:
             setattr(tensor, _NAME, truth)
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:
-        """Return what runs instead of functions whose bools are known, by function."""
+        """Return replacements of functions whose bools are known, by function."""
 
         def always(truth: bool) -> Callable[..., bool | None]:
             return lambda *_: truth

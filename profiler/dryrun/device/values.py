@@ -49,7 +49,7 @@ class Values:
         self.recorded: Callable[[torch.Tensor, Any], None] | None = None
         """Called with a tensor and a stream that uses it."""
         self._totals: dict[int, tuple[Any, int, int]] = {}
-        """Storage of counts, as of tokens of each expert -> what they add up to, and how many they are."""
+        """Storage of counts, as of tokens of each expert -> their sum, and how many they are."""
 
     def record_stream(self, tensor: torch.Tensor, stream: Any) -> None:
         """Note that a stream uses the tensor."""
@@ -57,7 +57,7 @@ class Values:
             self.recorded(tensor, stream)
 
     def note_total(self, counts: torch.Tensor, total: int) -> None:
-        """Note what a tensor of counts adds up to."""
+        """Note the sum of a tensor of counts."""
         storage = counts.untyped_storage()
         self._totals[storage._cdata] = storage, total, counts.numel()
 
@@ -95,7 +95,7 @@ class Values:
         return torch.full(tuple(tensor.shape), number, dtype=tensor.dtype).tolist()
 
     def total_of(self, tensor: torch.Tensor) -> int | None:
-        """Return what a tensor of counts adds up to; None if unknown."""
+        """Return the sum of a tensor of counts; None if unknown."""
         counts = self._counts_of(tensor)
         return None if counts is None else sum(counts)
 
@@ -114,7 +114,7 @@ class Values:
         self._totals.clear()
 
     def handlers(self, is_host: Callable[[Any], bool]) -> dict[Any, Callable[..., Any]]:
-        """Return what runs instead of the functions that read values, by function."""
+        """Return replacements of the functions that read values, by function."""
 
         def constant(tensor: torch.Tensor) -> Any:
             return getattr(_local(tensor), "constant", None)
@@ -165,7 +165,7 @@ class Values:
         }
 
     def _sizes(self, is_host: Callable[[Any], bool]) -> dict[Any, Callable[..., Any]]:
-        """Return what runs instead of the functions whose result has as many elements as the values say."""
+        """Return replacements of the functions whose result has as many elements as the values say."""
 
         def on_device(run: Callable[..., Any]) -> Callable[..., Any]:
             def chosen(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ _READS_ROWS: Final = {
     "aten::index": None,
     "aten::take": None,
 }
-"""Operators that read of their first tensor only what the result holds."""
+"""Operators that read only the result's part of their first tensor."""
 _COPIES: Final = (
     *("aten::clone", "aten::copy_", "aten::_to_copy", "aten::cat", "aten::stack", "aten::_foreach_copy_"),
     *(
@@ -118,7 +118,7 @@ class Work:
             half = len(self.given) // 2
             return sum(map(bytes_of, self.given[half:])), sum(map(bytes_of, self.given[:half]))
         if not self.made and self.given:
-            # In place over lists: what is written is a part of what is read; the first list, as a rule.
+            # In place over lists: the written part belongs to the parts read; the first list, as a rule.
             made = read
         return read, made
 

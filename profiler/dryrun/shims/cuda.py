@@ -125,7 +125,7 @@ def replace_accelerator(shim: Playing, replaced: Replaced) -> None:
 
 
 def _wish(frame: Any) -> str:
-    """Return what a stream is called where it is made: `self.all_gather_stream = Stream()`."""
+    """Return a stream's name where it is made: `self.all_gather_stream = Stream()`."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     name = line.partition("=")[0].strip().rpartition(".")[2]
     return name.removesuffix("_stream") if name.isidentifier() else "stream"

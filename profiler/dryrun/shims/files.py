@@ -15,7 +15,7 @@ from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_files(shim: Playing, replaced: Replaced) -> None:
-    """Skip what is saved, and load onto the host."""
+    """Skip saving, and load onto the host."""
 
     def save(_: Any, f: Any, *__: Any, **___: Any) -> None:
         named = isinstance(f, (str, bytes)) or hasattr(f, "__fspath__")

@@ -158,7 +158,7 @@ def _handing(shim: Playing, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _objects(shim: Playing, replaced: Replaced) -> None:
-    """Have collectives of Python objects answer with what this rank gave."""
+    """Have collectives of Python objects answer with this rank's own object."""
     world = shim.world
 
     def all_gather_object(object_list: list[Any], obj: Any, *_: Any, **__: Any) -> None:
@@ -215,7 +215,7 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
 
 
 def _answered(sent: Any) -> Any:
-    """Return what a peer answers to an object: a pipeline's next stage has gradients shaped as its inputs."""
+    """Return a peer's answer to an object: a pipeline's next stage has gradients shaped as its inputs."""
     from torch.distributed.pipelining import _utils as pipelining
 
     forward = getattr(pipelining, "_StageForwardMeta", None)

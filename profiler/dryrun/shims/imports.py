@@ -32,7 +32,7 @@ def can_do_without(frame: FrameType | None, is_users: Callable[[FrameType], bool
 
 
 def _is_caught(frame: FrameType, *, only_imports: bool) -> bool:
-    """Whether what runs in the frame stands where an import may fail."""
+    """Whether the frame's present line stands where an import may fail."""
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     try:
         tree = ast.parse(source)

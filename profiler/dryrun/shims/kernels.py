@@ -25,7 +25,7 @@ from shardtoll.profiler.live.cause.frames import Stack
 
 _PACKAGES: Final = ("triton", "flash_attn")
 _LANGUAGES: Final = ("triton",)
-"""Packages that kernels are written in: what they define is called when a program is imported."""
+"""Packages that kernels are written in: their functions are called when a program is imported."""
 
 
 def replace_kernels(shim: Playing, replaced: Replaced) -> None:
@@ -104,7 +104,7 @@ class _Absent(ModuleType):
 
 
 class _Kernel:
-    """Stands for what a package of kernels defines."""
+    """Stands for the functions of a package of kernels."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -108,7 +108,7 @@ def replace_compiler(shim: Playing, replaced: Replaced) -> None:
 
 
 def _fused(shim: Playing, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run eagerly what would be compiled, and mark what runs in it."""
+    """Run code eagerly that would be compiled, and mark its operators."""
     if getattr(function, "_dry_fused", False):
         return function
 

@@ -92,7 +92,7 @@ class DryFuture:
         return True
 
     def then(self, callback: Callable[[Any], Any]) -> DryFuture:
-        """Return the future of what the callback makes of this one."""
+        """Return the future of the callback's result for this one."""
         made = DryFuture(callback(self))
         if self._waited is not None:
             made.waits_with(self._waited)

@@ -18,7 +18,7 @@ class Replaced:
         self._afterwards: list[Callable[[], None]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> Any:
-        """Have `owner.name` be the value; returns what it was before, None if there was nothing."""
+        """Have `owner.name` be the value; returns its value before, None if there was nothing."""
         # As it stands in the class: what getattr makes of it is not always the same.
         raw = vars(owner).get(name, _MISSING)
         before = getattr(owner, name, None)
@@ -27,7 +27,7 @@ class Replaced:
         return before
 
     def put_where_it_is(self, owner: Any, name: str, value: Any) -> Any:
-        """Do so only if this torch has it; returns what it was before, None if there is nothing."""
+        """Do so only if this torch has it; returns its value before, None if there is nothing."""
         return self.put(owner, name, value) if hasattr(owner, name) else None
 
     def environment(self, variables: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ class _Unlike(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A call without its tensors, and what it says in the ledger's words."""
+    """A call without its tensors, and its message in the ledger's words."""
 
     call: Call
     message: Message
@@ -52,7 +52,7 @@ class Said:
 
 
 def message_of(call: Call, groups: Groups, rank: int) -> Message:
-    """Return what a call says in the ledger's words, as this rank makes it."""
+    """Return a call's message in the ledger's words, as this rank makes it."""
     group = groups.used(call.group)
     size = group.size
     group_rank = group.ranks.index(rank) if rank in group.ranks else -1
@@ -100,7 +100,7 @@ class Calls:
         self._said.clear()
 
     def bare(self, call: Call) -> Said:
-        """Return what a call says."""
+        """Return a call's message."""
         message = message_of(call, self._groups, self._rank)
         counts = self._groups.sequence_number(call.group) is not None
         count = call.group._get_sequence_number_for_group if counts else _unknown
@@ -109,9 +109,9 @@ class Calls:
     def said(
         self, decode: MethodDecoder, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Said, ...] | None:
-        """Return what a call issues; None if its arguments do not say."""
+        """Return the collectives of a call; None if its arguments do not show them."""
         if self._changes != self._groups.changes:
-            # Groups are kept alive by what is known of their calls: not longer than the process keeps them.
+            # Groups are kept alive by the facts about their calls: not longer than the process keeps them.
             self._said.clear()
             self._changes = self._groups.changes
         likes: list[Any] = [decode]
@@ -184,7 +184,7 @@ _LIKES: Final[dict[type, Callable[[Any], Any]]] = {
     **dict.fromkeys(_PLAIN, _itself),
     **dict.fromkeys((list, tuple), _of_each),
 }
-"""Type of an argument -> what it has in common with others that say the same of a call."""
+"""Type of an argument -> function that returns equal values for arguments that mean the same for a call."""
 
 
 def _likeness(kind: type) -> Callable[[Any], Any]:

@@ -1,7 +1,7 @@
 """Keeps torch's compiler off our own code.
 
 Between two compiled parts of a model Python runs eagerly, and the compiler looks at each frame that runs
-there. Torch's own are on its list of what it leaves alone. Ours stand in for some of them while a session is
+there. Torch's own frames are on its list of ignored ones. Ours stand in for some of them while a session is
 open. Compiled, they may raise errors that the training never would (`ProcessGroup` has methods that no graph
 holds).
 """
@@ -53,7 +53,7 @@ def skip_below(code: CodeType) -> None:
 
 
 def skip_ours() -> None:
-    """Have the compiler leave every function of ours alone that is loaded by now; not what they call.
+    """Have the compiler ignore every function of ours that is loaded by now; not the functions they call.
 
     Each session says so anew: `torch._dynamo.reset` takes the marks off code that the compiler has seen.
     """

@@ -1,6 +1,6 @@
 """Calls that make the compute stream wait, made with the device's events around them.
 
-Both levels come past here on a device that is timed: what runs under the dispatch mode, and what is watched.
+Both levels come past here on a device that is timed: operators under the dispatch mode, and watched calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def waited_for(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def timed_wait(waits: Waits, device: DeviceTimes, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what waits for a functional collective's result, its first argument, and has that timed."""
+    """Return a function that waits for a functional collective's result, its first argument, and has that
+    timed."""
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         opened = device.guarded(device.wait_begun, None)

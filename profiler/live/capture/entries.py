@@ -108,7 +108,7 @@ _PLAIN: Final = _Plain()
 class _Door:
     """Stands in for the C++ callable of an operator; is its equal wherever torch looks it up.
 
-    Copies of it are copies of what it stands in for: they may outlive the session.
+    Copies of it are copies of the original: they may outlive the session.
     """
 
     __slots__ = ("__weakref__", "_make", "_original")

@@ -1,9 +1,10 @@
 """How long the rows of ended regions wait to be made: those of many cost little more than those of one.
 
-The first are made at once, as a job that dies young should leave what it did, and those of surveyed steps.
+The first are made at once, as a job that dies young should leave its records. So are those of surveyed steps.
 After these, ended regions wait as long as their rows can be written within a quarter of a second of their
 end. A job that is killed can lose that much. Rows are made where a region ends, so the next end has to be
-foreseen. If a region takes longer than that, another thread keeps provisional rows of what waits in time.
+foreseen. If a region takes longer than that, another thread keeps provisional rows of the waiting regions in
+time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SPARE_NS: Final = 60_000_000
 
 
 class Keeping:
-    """Counts what waits, and says when it has waited long enough."""
+    """Counts waiting regions, and says when they have waited long enough."""
 
     def __init__(self) -> None:
         self._regions = 0
@@ -64,7 +65,7 @@ class Keeping:
         self.saw(start_ns, end_ns)
 
     def due(self, now_ns: int) -> bool:
-        """Whether what waits is much, or will be too old when the next region ends."""
+        """Whether the waiting rows are many, or will be too old when the next region ends."""
         if not self._regions:
             return False
         if self._made < _EAGER or self._regions >= _FLUSH_REGIONS or self._rows >= FLUSH_ROWS:
@@ -77,7 +78,7 @@ class Keeping:
         return then_ns >= FLUSH_NS and now_ns - self._last_ns >= _LEAST_NS
 
     def provisional_ns(self, since_ns: int, *, making: bool) -> int:
-        """Return when provisional rows of what waits since then have to be made; any thread may ask.
+        """Return when provisional rows of regions that wait since then have to be made; any thread may ask.
 
         The time comes once the running region takes longer than was foreseen, and early enough to write them.
         `making`: the real ones are being made.

@@ -1,4 +1,4 @@
-"""From what was noted of a step to its rows of lost time: waiting for data, reads of values, gaps.
+"""From the notes about a step to its rows of lost time: waiting for data, reads of values, gaps.
 
 A loop waits for its batch *before* the step that uses it. The waiting time belongs to the step that follows:
 the row has that step's number. Its `before_ns` is excluded from the step's duration, so that the parts of a
@@ -58,7 +58,7 @@ def blocked(region: Region) -> list[Interval]:
 
 
 def lost_rows(region: Region, rank: int, idle: Sequence[Interval] | None) -> tuple[Stall, ...]:
-    """Return the rows of lost time of a step; of what is no step there are none.
+    """Return the rows of lost time of a step; a region that is no step has none.
 
     `idle` holds the instants in which a fetch lost the step time: of a surveyed step its idle time. None: the
     device is an accelerator, whose own time is unknown here, so no time of the step is reported as lost.

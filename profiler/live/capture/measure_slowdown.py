@@ -1,4 +1,4 @@
-"""Measures what the dispatch mode adds to an operator: see `slowdown`."""
+"""Measures the mode's cost per operator: see `slowdown`."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class OptimizerSteps:
         self._begun.append(_Begun(optimizer, region, len(region.ran), [], now_ns))
 
     def _at_closure(self, _optimizer: Any) -> None:
-        """Note that a closure begins, or has ended: what runs in between is no update."""
+        """Note that a closure begins, or has ended: the work in between is no update."""
         for begun in self._begun:
             begun.closures.append(len(begun.region.ran))
             begun.work_ns = self._recorder.now_ns()

@@ -242,7 +242,7 @@ class Recorder:
         return self._surveyed_held > 0
 
     def finished(self, *, wait: bool = False) -> Iterator[StepRows | Passed]:
-        """Yield what was held back and is over; with `wait` (after all steps) all of it.
+        """Yield rows that were held back and are over; with `wait` (after all steps) all of them.
 
         Surveyed regions come as their rows, watched ones as what these are made of. If the rows of one cannot
         be made, it raises and that region is held no longer.
@@ -286,7 +286,7 @@ class Recorder:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Keep what runs inside out of the region: it is ours or the gradient check's.
+        """Keep the work inside out of the region: it is ours or the gradient check's.
 
         Its collectives are left out of the counts, its time out of the step.
         """

@@ -1,4 +1,4 @@
-"""From what was noted in a region to rows of the ledger: times split, spans joined, hashes resolved.
+"""From the notes of a region to rows of the ledger: times split, spans joined, hashes resolved.
 
 `_Carried` takes over a column if a record of the capture has a field of the same name. It reads the names of
 both. A new field is named once there and once in the ledger, and nowhere between.
@@ -439,7 +439,7 @@ def _any_constant(tickets: Sequence[int] | None, prints: Sequence[Fingerprint]) 
 def _non_finite(
     inputs: Sequence[int] | None, outputs: Sequence[int] | None, prints: Sequence[Fingerprint]
 ) -> str | None:
-    """Return `input` if NaN or infinity was in what went in, `output` if only in what came out."""
+    """Return `input` if NaN or infinity was in the input, `output` if only in the result."""
     for name, tickets in (("input", inputs), ("output", outputs)):
         for ticket in tickets or ():
             if not prints[ticket].finite:
@@ -461,7 +461,7 @@ def _losses(region: Region, prints: Sequence[Fingerprint]) -> tuple[Value, ...]:
 
 
 def count_rows(ended: Ended, rank: int) -> tuple[Count, ...]:
-    """Return for each group what it counted in the step, and what its records account for."""
+    """Return for each group its count in the step, and the part that its records account for."""
     region = ended.region
     recorded = growths(region.collectives)
     counts = []

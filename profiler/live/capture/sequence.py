@@ -48,7 +48,7 @@ class Template:
     surveyed: bool
     """Not so: a watched step that repeated none, which those after it may repeat."""
     reducers: tuple[int, ...] = ()
-    """DDP's reducers that took part: what they issue from C++ has no key."""
+    """DDP's reducers that took part: their collectives from C++ have no key."""
     graphs: tuple[int, ...] | None = None
     """Numbers of its backwards' graphs; None if the forward's collectives already distinguish it from
     others."""

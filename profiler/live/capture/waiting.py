@@ -32,13 +32,13 @@ class Waits:
         self._drained_task = -1
 
     def begin(self, region: Region) -> None:
-        """Begin a region: what was handed out before is no more waited for."""
+        """Begin a region: earlier results are no more waited for."""
         self._results.clear()
         self._works.clear()
         self._region = region
 
     def end(self) -> None:
-        """End the region: what is waited for now is in none."""
+        """End the region: waits from now on are in none."""
         self._region = None
 
     # -- which collective a wait is for --------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The watching level: what each collective costs in every step, and nothing for any other operator.
+"""The watching level: the cost of each collective in every step, and no work for any other operator.
 
 No dispatch mode is active. Each collective that Python issues is decoded, numbered and timed where it is
 called. Its cause is that of the surveyed collective at the same place of the sequence. A collective that has
@@ -86,7 +86,7 @@ class Watch:
         self.issues_unseen = False
         """Whether C++ has issued collectives in some surveyed step."""
         self.keeping = Keeping()
-        """Says when the rows of what has ended, surveyed or watched, are to be made."""
+        """Says when the rows of ended regions, surveyed or watched, are to be made."""
 
     # -- calls -------------------------------------------------------------------------------------
 

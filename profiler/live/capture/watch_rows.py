@@ -53,7 +53,7 @@ _LENGTHS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Repetition:
-    """A region that repeats a surveyed step, and what was measured of it."""
+    """A region that repeats a surveyed step, and its measurements."""
 
     ended: Ended
     """With the collectives that C++ issued in it."""
@@ -241,7 +241,7 @@ class WatchRows:
         return by_device(ended, self._setting, device, sum(stalls.values()))
 
     def _measure(self, item: _Repetition, columns: dict[str, list[Any]]) -> int:
-        """Add what is measured of each collective to `columns`; return the exposed time of all, in ns."""
+        """Add the measurements of each collective to `columns`; return the exposed time of all, in ns."""
         setting, region = self._setting, item.ended.region
         epoch_ns = setting.epoch_ns
         exposed, total_ns = exposed_of_each(region)

@@ -53,8 +53,8 @@ class _Path(NamedTuple):
     """Frames beyond it."""
     has_module: bool
     goes_on: bool
-    """A line of the user's and the module were passed: what comes next is not looked at. Else it is nothing,
-    or autograd's engine."""
+    """A line of the user's and the module were passed: frames further out are not looked at. Else it is
+    nothing, or autograd's engine."""
 
 
 class CallSites:

@@ -51,7 +51,7 @@ class Cause:
     in_closure: bool = False
     """An optimizer's closure was passed: what lies further out, its `step`, is not what this is for."""
     settled: bool = False
-    """A module call or the engine was passed: what lies further out did not ask for this operator."""
+    """A module call or the engine was passed: frames further out did not ask for this operator."""
     in_library: str | None = None
     """`file:line (function)` of the nearest frame outside torch that is not the user's either."""
     library: str | None = None

@@ -94,7 +94,7 @@ class Stack:
         """The frame of the thread that asked for the backward on this thread; None on that thread itself."""
 
     def classify(self, code: CodeType) -> _Known:
-        """Find out what is to be known of a code object, and remember it."""
+        """Find out the facts about a code object, and remember them."""
         path = code.co_filename
         if path.startswith(_TORCH):
             code_facts = _of_torch.get(id(code)) or _remember(code, path)

@@ -177,7 +177,7 @@ class Names:
         return parameter_name.rpartition(".")[0]
 
     def forget_addresses(self) -> None:
-        """Drop what is known of memory addresses and of where modules are: both may change between steps."""
+        """Drop the known memory addresses and places of modules: both may change between steps."""
         self._tree = []
         self._by_address = {}
         self._grads_by_address = {}

@@ -19,7 +19,7 @@ from shardtoll.profiler.live.cause.cause import Cause, Reader
 
 
 def engine(_: FrameType, cause: Cause) -> None:
-    """Note that autograd's engine runs what is below."""
+    """Note that autograd's engine runs the frames below."""
     if cause.phase is None:
         cause.phase = "backward"
     cause.settled = True

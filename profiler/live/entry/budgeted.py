@@ -37,7 +37,7 @@ class Recorded:
         self._check: BudgetCheck | None = None
 
     def step(self) -> AbstractContextManager[None]:
-        """Record what runs inside as one step; what is outside every step then counts for nothing."""
+        """Record the work inside as one step; work outside every step then counts for nothing."""
         return self._session.step()
 
     @property

@@ -66,7 +66,7 @@ def start_ranks(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Drop what this process logs: it only waits for its ranks, and they log for themselves."""
+    """Drop this process's log messages: it only waits for its ranks, and they log for themselves."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -73,7 +73,7 @@ class Shape:
 
     @classmethod
     def of(cls, world_size: object, mesh: object, rank: object) -> Shape:
-        """Return what a test's arguments ask for; UsageError if that cannot be."""
+        """Return the shape that a test's arguments ask for; UsageError if it is impossible."""
         shape, names = _mesh(mesh)
         size = None if world_size is None else _whole("world_size", world_size, 1)
         if shape is not None:
@@ -191,7 +191,7 @@ def _make_mesh(shape: Shape) -> Any:
 
 
 def _forget_meshes() -> None:
-    """Have DTensor forget what it planned for meshes whose groups are about to end.
+    """Have DTensor forget its plans for meshes whose groups are about to end.
 
     A later mesh of the same shape is equal to them, and a plan kept would use groups that are no more.
     """
