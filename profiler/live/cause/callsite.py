@@ -50,11 +50,11 @@ class _Path(NamedTuple):
     inner: tuple[tuple[CodeType, int], ...]
     """Code and position of each frame, up to the innermost module's call if there is one."""
     outer: tuple[tuple[CodeType, int], ...]
-    """Frames beyond it."""
+    """The same of frames beyond it."""
     has_module: bool
     goes_on: bool
-    """A line of the user's and the module were passed: frames further out are not looked at. Else it is
-    nothing, or autograd's engine."""
+    """A line of the user's and the module were passed: frames further out are not looked at. Else none is
+    left, or the next one is autograd's engine."""
 
 
 class CallSites:
