@@ -1,8 +1,8 @@
-"""Which collectives of traces with different windows are one, told by when they ended.
+"""Matches collectives of traces with different windows by the times at which they ended.
 
-Counts differ between such ranks, so order says nothing. What ended together, with the same op, dtype and
-size, is one collective, provided that no other candidate ended near it. What is ambiguous is told by its
-order among those (`complete`), or stays open.
+Counts differ between such ranks, so order says nothing. Rows that ended together, with the same op, dtype and
+size, are one collective if no other candidate ended near it. Ambiguous rows are matched by their order among
+those (`complete`), or stay open.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ CLEAR: Final = 1.5
 """By how much the best offset of a clock must beat the next best."""
 
 MOST_ROWS: Final = 400
-"""Of more rows of a rank, so many are compared to find the offset of its clock."""
+"""Rows per rank that are compared, at most, to find the offset of its clock."""
 
 LEAST_SHIFTED: Final = 2
-"""Of fewer collectives that end together, chance is as good an explanation."""
+"""If fewer collectives end together, chance is as good an explanation."""
 
 MOST_OF_THEM: Final = 0.9
 PART_OF_GAP: Final = 0.125
@@ -190,11 +190,11 @@ def _offset(apart: Ints, slack: Ints) -> int | None:
 def shifted(frame: pd.DataFrame, matches: Matches) -> Bools:
     """Return for each row whether order matched it although ends say that the windows are shifted.
 
-    Two ranks may lack as many collectives, one at the start of its window and one at the end. Their order
-    then agrees, and their clocks seem to be off by a whole number of collectives.
+    Two ranks may miss the same number of collectives, one at the start of its window and one at the end.
+    Their order then agrees, and their clocks seem to be off by a whole number of collectives.
 
-    Such are all rows of a group and step that go by order, where two ranks' ends differ by more than
-    100 us, but agree once the one's collectives are compared with the other's a few places on.
+    Returned are all rows of a group and step that go by order, if two ranks' ends differ by more than 100 us.
+    The ends must also agree if the one rank's collectives are compared with the other's a few places on.
     """
     marks = matches.rows
     placed = (marks["by_order"] & marks["group_id"].notna() & frame["step"].notna()).to_numpy(dtype=bool)

@@ -13,7 +13,8 @@ Ints = npt.NDArray[np.int64]
 
 LEAST_FOR_DRIFT: Final = 5
 MOST_COLLECTIVES: Final = 64
-"""Of more, the largest, spread over the time: pairs for the drift grow with the square."""
+"""If a group has more, the largest are compared, spread over the time: pairs for the drift grow with the
+square."""
 
 
 def apart(ends: pd.DataFrame, least_ns: int, least: int) -> set[int]:

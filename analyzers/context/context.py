@@ -1,4 +1,4 @@
-"""What every analysis is given: the ledger's tables as frames, the fabric, and the steps that count."""
+"""The input of every analysis: the ledger's tables as frames, the fabric, and the steps that count."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Context:
     """As it came, findings made while the job ran included."""
     fabric: Fabric
     collectives: pd.DataFrame
-    """The ledger's table with wait, transfer, busbw and floor filled in (refuted floors left out), and these
-    columns more: group_id, match_id, expected_latency_ns (the part of expected_ns that is latency), cost_id,
-    arrival_ns, skew_ns, torn, and `net`: what a reader calls the group, as `mesh dim tp` or, where it has
-    none, `group 3`."""
+    """The ledger's table with wait, transfer, busbw and floor filled in; refuted floors are left out. Further
+    columns: group_id, match_id, expected_latency_ns (the part of expected_ns that is latency), cost_id,
+    arrival_ns, skew_ns, torn and `net`. `net` is the group's name for readers, as `mesh dim tp`, or `group 3`
+    if it has no mesh dimension."""
     costs: tuple[Cost, ...]
-    """What the fabric allows for each kind of collective; `cost_id` of the collectives counts in it."""
+    """The fabric's cost of each kind of collective; `cost_id` of the collectives is an index into it."""
     places: tuple[Placement, ...]
-    """Where the ranks of each of `costs` stand, and how many groups share their network cards."""
+    """Positions of the ranks of each of `costs`, and how many groups share their network cards."""
     computes: pd.DataFrame
     step_rows: pd.DataFrame
     """The ledger's table, its steps as they are without a survey: see `divided`."""
@@ -74,8 +74,8 @@ class Context:
     The bars show these steps, and times are means over them, so that tolls are parts of the bars. A surveyed
     step is slower, and the first one sets things up."""
     surveyed: tuple[int, ...]
-    """Those of them that all their ranks surveyed. What rests on operators, fingerprints, copies or idle time
-    is a mean over these: of a watched step nothing of the kind is on record."""
+    """Those of them that all their ranks surveyed. Findings from operators, fingerprints, copies or idle time
+    are means over these: watched steps record none of them."""
     step_ns: float | None
     """Mean duration of a step on the slowest rank, capture's own work left out; None without steps.
 
@@ -83,7 +83,7 @@ class Context:
     step, which sets things up, is not among them. A toll from surveyed steps may stand against it as a
     duration, not as a share: surveyed steps take longer."""
     memo: Memo = field(default_factory=dict, repr=False, compare=False)
-    """What `once` has made of this context."""
+    """Values that `once` has made of this context."""
 
     @property
     def in_steps(self) -> pd.DataFrame:
@@ -170,7 +170,7 @@ class Context:
         return keep(rows, rows["step"].isin(self.timed))
 
     def in_part(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return those of some steps' rows whose exposed communication is a lower bound, or not told."""
+        """Return those of some steps' rows whose exposed communication is a lower bound or unknown."""
         return keep(rows, _among(rows, exposure_doubted(self.ledger.tables)))
 
     @property
@@ -188,7 +188,7 @@ class Context:
         return self.ledger.run.workload == "inference"
 
     def share(self, time_ns: float | None, steps: Sequence[int]) -> float | None:
-        """Return a time, per step of `steps`, as a share of those very steps; None where either is unknown.
+        """Return a time, per step of `steps`, as a share of those very steps; None if either is unknown.
 
         Never above one: a time on one rank may hold waiting for capture on another.
         """
@@ -201,7 +201,7 @@ class Context:
         return None if time_ns is None or not lasted else min(1.0, time_ns / lasted)
 
     def lasted_ns(self, steps: Sequence[int]) -> float | None:
-        """Return how long `steps` took, as `step_ns` counts it; None where none of them is on record."""
+        """Return how long `steps` took, as `step_ns` counts it; None if none of them is on record."""
         return _lasted(self, tuple(steps))
 
     def place_of(self, cost_id: Any) -> Placement | None:

@@ -1,15 +1,17 @@
 """Steps as they are without a survey: watched steps divided into parts, surveyed ones without its cost.
 
-A watched step knows how long it took, how long communication was exposed and how long its thread slept, not
-how the rest divides into compute, copies and idle time. A surveyed step knows that, but the survey slows it:
+A watched step knows how long it took, how long communication was exposed and how long its thread slept. It
+does not know how the rest divides into compute, copies and idle time. A surveyed step knows that, but the
+survey slows it:
 
-- what a survey adds to each operator, measured when the session began, is scaled so that a surveyed step is
-  awake for as long as the watched steps like it. This is `capture_ns`, and no part of compute or idle time;
-- the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself:
-  steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not;
+- a survey adds a cost to each operator, measured when the session began. It is scaled so that a surveyed step
+  is awake for as long as the watched steps like it. This is `capture_ns`, and is excluded from compute and
+  idle time;
+- the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself.
+  Steps that sleep longer than the surveyed ones are idle for longer; those that compute more are not;
 - on an accelerator a survey slows the host and no kernel: a surveyed step takes longer than watched ones like
-  it. The difference is idle time that the survey made, as far as its idle time is put down to the host. A
-  watched step is idle for what remains of it beside compute, copies and exposed communication.
+  it. The difference is idle time that the survey made, as far as its idle time is put down to the host. The
+  idle time of a watched step is what remains after compute, copies and exposed communication.
 
 Every figure stays whole: the parts of a row still add up to its duration.
 """
@@ -41,7 +43,7 @@ SPLIT_DOUBT: Final = 0.25
 
 PARTS: Final = ("compute_ns", "idle_ns", "exposed_copy_ns", "unattributed_ns")
 COLUMNS: Final = (*PARTS, "capture_ns", "slowed_compute_ns", "slowed_idle_ns", "parts_error_ns")
-"""What is changed of a row."""
+"""Columns of a row that are changed."""
 
 
 def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,10 +19,10 @@ SYNCHRONISING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_al
 """No rank can leave one of these before the last has arrived."""
 
 ROOTED: Final = ("broadcast", "scatter", "reduce", "gather")
-"""What one rank spends in these is not the whole of the operation."""
+"""The time that one rank spends in these is not that of the whole operation."""
 
 LANE: Final = ["group_id", "step", "source", "target"]
-"""What tells apart the messages that keep their order."""
+"""Columns that identify a lane: messages on it keep their order."""
 
 
 def paired(rows: pd.DataFrame) -> npt.NDArray[np.int64]:

@@ -1,9 +1,9 @@
 """How many groups send over a node's network cards at once.
 
-All groups of a mesh dimension run the same collective at about the same time. Of 8 data parallel groups with
-a rank on each node every one has its own card where there are 8, and half a card where there are 4. Groups
-are of one dimension where their ranks are the same stride apart (see `mesh_layouts.dim_of`). Where times are
-on record they decide how many of those that may run at once do.
+All groups of a mesh dimension run the same collective at about the same time. Example: 8 data parallel groups
+with a rank on each node. Each group has its own card if a node has 8 cards, and half a card if it has 4.
+Groups are of one dimension where their ranks are the same stride apart (see `mesh_layouts.dim_of`). If times
+are on record, they decide how many of the groups that may run at once do so.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def call(
 
 
 def at(source: str | None, what: str = "at") -> str:
-    """Return a comment that names the user's line; empty where it is not known."""
+    """Return a comment that names the user's line; empty if the line is unknown."""
     shown = "".join(char if char.isprintable() else " " for char in source or "")
     line = " ".join(shown.split())
     return f"  # {what} {line}" if line else ""
