@@ -117,8 +117,8 @@ def by_band(points: Iterable[Scored]) -> dict[str, Score | None]:
 def noise(sweeps: Iterable[Sweep]) -> dict[str, tuple[float, float] | None]:
     """Return by band, and for `all`, median and p90 of |out of place - in place| / out of place.
 
-    No model of a size alone can do better than what two columns of the same sweep differ by. None where
-    no sweep has both columns.
+    No model of a size alone can do better than what two columns of the same sweep differ by. None if no sweep
+    has both columns.
     """
     errors_of: dict[str, list[float]] = {name: [] for name, _ in BANDS}
     for sweep in sweeps:

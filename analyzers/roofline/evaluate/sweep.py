@@ -1,6 +1,6 @@
 """A measured sweep of one collective over sizes, read from CSV with the columns of nccl-tests' own table.
 
-The text comes from elsewhere and is not trusted: what cannot be meant is told in one line.
+The text comes from elsewhere and is not trusted: an implausible value is reported in one line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_RANKS: Final = 10_000_000
 _MOST_MESSAGE: Final = 1 << 50
 _MOST_US: Final = 1e12
 _ONE: Final = ("hardware", "nodes", "gpus", "collective")
-"""What all rows of a sweep share."""
+"""Columns that are equal in all rows of a sweep."""
 _ONE_SWEEP: Final = "one sweep a file: one hardware, number of nodes and GPUs, and collective"
 _SEE: Final = "see columns under `shardtoll fabrics eval --help`"
 
@@ -44,7 +44,7 @@ class SweepPoint:
     time_ns: float
     """Out of place."""
     inplace_ns: float | None
-    """The same once more, in place; None where it was not measured."""
+    """The same in place; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Sweep:
 
     @property
     def placement(self) -> Placement:
-        """Where its ranks stand; evenly over the nodes, as nccl-tests wants them."""
+        """Positions of its ranks: evenly over the nodes, as nccl-tests wants them."""
         most, least = -(-self.ranks // self.nodes), self.ranks // self.nodes
         return Placement(self.ranks, self.nodes, most, fewest_ranks=None if least == most else least)
 

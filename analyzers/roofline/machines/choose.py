@@ -16,8 +16,8 @@ def choose_fabric(run: Run) -> Fabric:
     """Return the fabric on record, as of dry runs, else the one that fits the device and network, or on CPUs
     the backend.
 
-    `UNKNOWN`, on which every floor is None, where none fits and for fake process groups. The
-    choice, how sure it is and what else would fit are written into the provenance.
+    Return `UNKNOWN`, on which every floor is None, if none fits and for fake process groups. The choice, how
+    sure it is and what else would fit are written into the provenance.
     """
     run = with_device(run)
     device, backend = run.device, run.backend
@@ -93,7 +93,7 @@ def with_device(run: Run) -> Run:
 
 
 def other_device_note(run: Run, fabric: Fabric) -> str:
-    """Return that the fabric is of another accelerator than the job's; empty where not, or not known.
+    """Return a note if the fabric is of another accelerator than the job's; empty if not, or unknown.
 
     Its links are taken all the same, as they were asked for.
     """

@@ -1,4 +1,4 @@
-"""What is known of a machine's interconnect. Every number carries its source and how sure it is."""
+"""Facts known of a machine's interconnect. Every number carries its source and how sure it is."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Fabric:
     title: str
     """One line for a list of fabrics."""
     provenance: str
-    """Where the numbers come from, for the report: `measured on this machine ...`, or else."""
+    """The source of the numbers, for the report: `measured on this machine ...`, or another."""
     library: Library = "nccl"
     """The library that runs the collectives; its constants are the model's."""
     library_version: str | None = None

@@ -29,7 +29,7 @@ _VERSION: Final = re.compile(r"nccl[ _-]*v?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", re
 
 @dataclass(frozen=True, slots=True)
 class GpuWords:
-    """What was said of accelerators; None where nothing was."""
+    """Facts in a description of accelerators; None if it names none."""
 
     device: str | None = None
     """As a device name would be, for fabrics and accelerators to be found by."""

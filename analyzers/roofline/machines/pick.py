@@ -47,12 +47,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the machines; None where nothing is."""
+    """Known facts about the machines; None if unknown."""
 
     device: str | None
     """The accelerator, as its device name says."""
     words: str = ""
-    """What describes the machines."""
+    """Text that describes the machines."""
     one_node: bool = False
     size: int | None = None
     """Accelerators of a node."""
@@ -119,7 +119,7 @@ def plain(text: str) -> str:
 
 
 def _by_name(fabrics: Sequence[Fabric], words: str) -> Choice | None:
-    """Return the machine that the text names by its longest word; None where it names none."""
+    """Return the machine that the text names by its longest word; None if it names none."""
     text = plain(words)
     matches = [
         (len(plain(word)), fabric, word)

@@ -85,7 +85,7 @@ def fit_correction(
         return minimise(residuals, np.zeros(3))
 
     logs = fitted(NOISE)
-    # Where the model's shape does not fit the machine, its factors tell little of another collective.
+    # If the model's shape does not fit the machine, its factors predict little of another collective.
     misfit = float(np.median(np.abs(np.concatenate(errors(logs)))))
     if misfit > NOISE:
         logs = fitted(misfit * misfit / NOISE)

@@ -21,7 +21,7 @@ WITH_SHARP: Final = ("hopper", "blackwell")
 def switch_reduces(machine: Machine) -> bool:
     """Whether the group's NVSwitch can reduce, and NCCL lets it: for all GPUs of a host together.
 
-    Of a domain of hosts NCCL takes any more than two GPUs (ncclNvlsInit: `comm->clique.size <= 2`).
+    In a domain of hosts, NCCL allows any number of GPUs above two (ncclNvlsInit: `comm->clique.size <= 2`).
     """
     if machine.near.kind != "nvswitch" or machine.generation not in WITH_SHARP:
         return False
@@ -31,7 +31,7 @@ def switch_reduces(machine: Machine) -> bool:
 
 
 def nvls(machine: Machine, op: str) -> list[Candidate]:
-    """Return NVLink SHARP for an all_reduce inside one domain: S + S/n bytes a rank, one step."""
+    """Return NVLink SHARP for an all_reduce inside one domain: S + S/n bytes per rank, one step."""
     placement = machine.at
     if op != "all_reduce" or placement.spans_nodes or not switch_reduces(machine):
         return []
