@@ -36,8 +36,9 @@ from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import work as flops
 
 FAMILY: Final = ("why", "in_phase", "modules", "at", "factor", "basis", "place")
-"""What one finding has in common: the layers of a model are one. Of a choice and of equal data only why,
-on how many ranks, which, and how that is known: the rest is one sentence for all of it."""
+"""Columns that the operators of one finding have in common: the layers of a model are one. If it is a choice,
+or the data are equal, findings differ only in why, on how many ranks, which, and how that is known. The rest
+is one sentence for all."""
 
 AGAIN: Final = ("phase", "modules", "parameters", "first_source", "source")
 
@@ -88,7 +89,7 @@ class _Weigh(Struct, frozen=True):
 
     context: Context
     matmul_flops: float
-    """Of all surveyed steps and ranks."""
+    """Sum over all surveyed steps and ranks."""
 
     def severity(self, toll: int | None, too_many: int) -> Severity:
         """Return `warning` where both the time (if known) and the FLOPs are worth one; FLOPs per step."""

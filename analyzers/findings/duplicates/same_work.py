@@ -24,7 +24,7 @@ Ranks = tuple[int, ...]
 
 
 def mesh_dims(ledger: Ledger, ranks: Ranks) -> str | None:
-    """Return the mesh dims that the ranks are all of, comma separated; None where they are of none.
+    """Return the mesh dims that all these ranks share, comma separated; None if they share none.
 
     One dim that has them all goes before several that do only together, as a flattened `dp_cp`.
     """
@@ -46,13 +46,13 @@ def mesh_dims(ledger: Ledger, ranks: Ranks) -> str | None:
 
 
 def group_of(ledger: Ledger, ranks: Ranks) -> Group | None:
-    """Return the group of just these ranks; None where there is none."""
+    """Return the group of exactly these ranks; None if there is none."""
     wanted = set(ranks)
     return next((group for group in ledger.groups if set(group.ranks) == wanted), None)
 
 
 def sets_along(ledger: Ledger, dims: Iterable[str]) -> list[Ranks]:
-    """Return the sets of ranks that differ along these mesh dims only; empty where groups do not tell."""
+    """Return the sets of ranks that differ along these mesh dims only; empty if groups do not show them."""
     sets: list[set[int]] = []
     wanted = set(dims)
     for group in ledger.groups:
@@ -70,10 +70,10 @@ def listed(sets: Sequence[Ranks]) -> str:
 
 
 OPERATOR = ("step", "op", "phase", "module", "shapes", "flops")
-"""What operators of two ranks must share to be the same one, beside order and values."""
+"""Columns in which operators of two ranks must agree to be the same one, in addition to order and values."""
 
 CALL = ("op", "phase", "module", "parameter", "source")
-"""What the same call of a program's text has in common, whenever it is made."""
+"""Columns in which calls from the same place in the program agree, whenever they are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ def telling(frame: pd.DataFrame) -> pd.Series[bool]:
 def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the matmuls that their rank has done before with the same inputs, with `first_source`.
 
-    Only within one pass of one phase, and in the same module with the same parameter: layers that start with
-    equal weights are different layers. Recomputing is left out. Passes of equal micro-batches come one right
-    after another in some schedules: where every call of a stretch is made equally often, nothing is said.
+    Only matmuls within one pass of one phase, in the same module with the same parameter: layers that start
+    with equal weights are different layers. Recomputing is left out. In some schedules passes of equal
+    micro-batches follow one another: if every call of a stretch is made equally often, none is returned.
     """
     frame = keep(frame, (frame["work"] == "matmul") & ~frame["phase"].isin(("recompute", "optimizer")))
     frame = frame.sort_values(["rank", "step", "index"], kind="stable")

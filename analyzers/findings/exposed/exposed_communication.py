@@ -55,7 +55,7 @@ COLUMNS: Final = (
     *("caused_by_op", "module", "parameter", "source"),
     *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns", "dtype"),
 )
-"""What is looked at of a collective."""
+"""Columns of a collective that are read."""
 VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor_ns")
 
 
@@ -148,7 +148,7 @@ def _floor_ns(line: Line) -> int | None:
 
 
 def _logged(line: Line) -> bool:
-    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small.
+    """Whether a whole tensor is gathered outside the model's passes, as for logging: reported however small.
 
     By `full_tensor()`, or by a call of the user's own that names no parameter, as an optimizer's shards do.
     """

@@ -17,7 +17,7 @@ from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, percent, place
 
 LEAST: Final = 1.2
-"""What the busiest rank receives over the mean, below which nothing is said."""
+"""Received bytes of the busiest rank over the mean, below which there is no finding."""
 
 LARGE: Final = 1.5
 """From which uneven load is a warning whichever rank is the busiest."""

@@ -70,8 +70,8 @@ def wide(context: Context) -> pd.DataFrame:
 
 
 def _narrow(computed: Formats, subject: dict[object, object]) -> tuple[str | None, bool]:
-    """Return the narrow format in which the subject of a collective is computed, None if it is not; and
-    whether only its size can tell that it is one of gradients."""
+    """Return the narrow format in which the subject of a collective is computed, None if it is not. Also
+    return whether only its size can show that it is one of gradients."""
     op, phase = subject["op"], subject["phase"]
     cause, module, parameter = (text(subject[name]) for name in ("caused_by_op", "module", "parameter"))
     gathers = op == "all_gather" and (cause or "").startswith(GATHERERS)

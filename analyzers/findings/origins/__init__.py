@@ -1,4 +1,4 @@
-"""Where lateness begins: the rank and the work that took longer than its peers', and what that cost.
+"""Origins of lateness: the rank and the work that took longer than its peers', and what that cost.
 
 It may import `analyzers.context`, `analyzers.pipelines`, `analyzers.replay`, `analyzers.shared`, `ledger`.
 Start reading in `origin`.

@@ -89,7 +89,7 @@ class Own:
     def common_idle_ns(self, rank: int) -> Ints:
         """Return, by point, the rank's idle time that most of its peers have too, but not all of them.
 
-        That is no rank's own: they wait for something that is not on record.
+        Such time does not belong to one rank: they wait for something that is not on record.
         """
         if rank not in self._common_idle:
             self._common_idle[rank] = self._shared_idle(rank)

@@ -40,7 +40,7 @@ class Slowdowns(Struct, frozen=True):
 
 @once
 def slowdowns(context: Context) -> Slowdowns | None:
-    """Return the slowdowns; None where no step can be replayed against anything."""
+    """Return the slowdowns; None if no step can be compared by replay."""
     steps = compared(context)
     if not steps:
         return None

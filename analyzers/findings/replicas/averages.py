@@ -29,8 +29,8 @@ Far = dict[tuple[tuple[int, ...], int, str], tuple[float, float, float]]
 def verdict(context: Context, over: tuple[int, ...], step: int, name: str) -> Verdict:
     """Return what a parameter's equal values after a step are of these ranks' before; None where unclear.
 
-    Where its own values are unclear the others' that were equal after that step tell. A sum among means is
-    unclear: so do values look that began at zero.
+    If its own values are unclear, the other parameters that were equal after that step decide. A sum among
+    means is unclear: so do values look that began at zero.
     """
     by_itself = _clear(*_far(context).get((over, step, name), (0.0, 0.0, 0.0)))
     together = _clear(*_together(context).get((over, step), (0.0, 0.0, 0.0)))

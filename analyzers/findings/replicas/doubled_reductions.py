@@ -89,7 +89,7 @@ def _after_wrapper(context: Context, frame: pd.DataFrame) -> list[Finding]:
 def _kept(context: Context, rows: pd.DataFrame) -> pd.Series[bool]:
     """Return whether the result was used as it is: whoever divides it afterwards does no harm.
 
-    By fingerprint: the optimizer's gradient is the result. Where no gradient is on record it counts as used.
+    By fingerprint: the optimizer's gradient is the result. If no gradient is on record, it counts as used.
     """
     used = rows_of(context, "gradient")
     used = used[["name", "rank", "step", "hash"]].drop_duplicates(["name", "rank", "step"])

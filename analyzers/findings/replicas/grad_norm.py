@@ -1,8 +1,8 @@
 """Total gradient norms that count a replica more than once, or a part of the model only.
 
 The truth is the sum over all parameters of the squares of each different part, each counted once, whichever
-ranks hold it. Two ways of taking a norm are looked at: torch's functions, which leave `norm` rows; and a
-sum of squares that the program adds up over ranks itself, known by its value.
+ranks hold it. Two ways of taking a norm are looked at. One is torch's functions, which leave `norm` rows. The
+other is a sum of squares that the program adds up over ranks itself, known by its value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find(context: Context) -> list[Finding]:
 
 
 def _once_each(rows: pd.DataFrame) -> float | None:
-    """Return the sum of squares with each different part counted once; None where one is unknown."""
+    """Return the sum of squares with each different part counted once; None if one is unknown."""
     if rows["square"].isna().any() or rows["hash"].isna().any():
         return None
     return float(whole_contents(rows).drop_duplicates(["name", "shape", "hash", *WHOLE])["square"].sum())
@@ -153,7 +153,7 @@ class _Sum(Struct, frozen=True):
     sent: dict[int, float]
     got: dict[int, float]
     truth: float
-    """What the sum had to be, over the ranks of the group."""
+    """The correct sum over the ranks of the group."""
 
 
 def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
@@ -222,7 +222,7 @@ def _by_members(context: Context, rows: pd.DataFrame) -> list[tuple[tuple[int, .
 def _recognised(
     rows: pd.DataFrame, over: tuple[int, ...], step: int, local: pd.Series[float], gradients: pd.DataFrame
 ) -> _Sum | None:
-    """Return the sum where it is one of squares; None where it is something else."""
+    """Return the sum if it is one of squares; None if it is something else."""
     sent, got = {}, {}
     for rank, before, after in rows[["rank", "number_sent", "number_received"]].itertuples(index=False):
         if not before > 0 or not after > 0:
@@ -233,7 +233,8 @@ def _recognised(
     scales = np.array([sent[rank] / float(local[step, rank]) for rank in over])
     if scales.max() / scales.min() - 1 > LEAST:
         return None
-    # All alike, and not once: any number that is equal on all ranks, as a count of tokens, would do.
+    # Ranks agree on a value that is not the sum: any number equal on all ranks, as a count of tokens, would
+    # do.
     alike = max(sent.values()) / min(sent.values()) - 1 <= LEAST
     if alike and abs(scales.mean() - 1) > LEAST:
         return None

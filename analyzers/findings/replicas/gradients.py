@@ -53,7 +53,7 @@ class Apart(Struct, frozen=True):
     checked: int
     dtype: str
     over: str | None
-    """What the missing reduction is over: a mesh dimension, where one is."""
+    """The mesh dimension, if any, over which the reduction is missing."""
     within: str | None
     """The groups whose ranks agree, where those that agree are groups."""
     reduced: tuple[tuple[int, ...], ...]
@@ -61,7 +61,7 @@ class Apart(Struct, frozen=True):
     local_grad: str | None
     """Placements of the gradient as it was held."""
     unless: str | None = None
-    """What may make it right all the same, in words."""
+    """Condition, in words, under which it is right all the same."""
 
 
 CAUSES: Final[dict[Case, Cause]] = {

@@ -1,4 +1,4 @@
-"""What to change when replicas do not agree: one sentence, and the code to write."""
+"""Remedies if replicas do not agree: one sentence, and the code to write."""
 
 from __future__ import annotations
 

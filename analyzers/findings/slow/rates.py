@@ -23,11 +23,11 @@ _NAME: Final = re.compile(
 
 
 class Ran(Struct, frozen=True):
-    """What the name of a communication kernel says of how it ran; None where the name proves nothing.
+    """Facts that the name of a communication kernel proves about how it ran; None if it proves nothing.
 
     NCCL compiles one kernel for many: its name ends in LL whatever protocol runs, and says RING for
-    everything but the tree (NVIDIA/nccl issues 1595 and 2196: the name is "not a reliable indication";
-    `best_kernel` in src/device/generate.py). Only a name that could not have come about so is taken at its
+    everything but the tree. (NVIDIA/nccl issues 1595 and 2196: the name is "not a reliable indication";
+    `best_kernel` in src/device/generate.py.) Only a name that could not have come about so is taken at its
     word.
     """
 
@@ -60,20 +60,21 @@ SIZES_APART: Final = 4
 """How many times the smallest message the largest is, so that their times show a line and not a point."""
 
 BY_POINT: Final = 0.7
-"""What a fit to messages of about one size counts, of that to several: a point lies on some line or other."""
+"""Weight of a fit to messages of about one size, relative to a fit to several: a point lies on some line or
+other."""
 
 BY_COMPUTE_TOO: Final = 0.6
-"""How much less a pattern says that compute beside the transfers could explain as well."""
+"""Share by which a pattern's score falls if compute during the transfers could explain it as well."""
 
 PCIE_GBPS: Final = (10.0, 28.0)
 """GB/s in one direction through PCIe and host memory: gen 3 x16 reaches about 12, gen 4 about 25."""
 
 LARGE_BYTES: Final = 1 << 26
-"""Messages from which the number of channels decides and latency does not."""
+"""Messages from which the number of channels decides the time, and latency does not."""
 
 FEW_CHANNELS: Final = 320.7 / 391.4
-"""busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24, all_reduce of 8 GB on 8 nodes of
-8 H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps, h100_ib400_n8_ar_issue309)."""
+"""busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24. all_reduce of 8 GB on 8 nodes of 8
+H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps, h100_ib400_n8_ar_issue309)."""
 
 
 def small_message(of: Slow) -> Reason | None:
@@ -221,7 +222,7 @@ def fewer_cards(of: Slow) -> Reason | None:
     }
     if not all(sent.values()):
         return None
-    # What other transfers send over the same cards meanwhile is no sign that cards are missing.
+    # If other transfers use the same cards meanwhile, their bytes do not show that cards are missing.
     took, node_bytes = of.column("transfer_ns"), of.of_cost(sent) * (1 + of.column("others"))
     rate = float(np.median(node_bytes / took))
     if rate >= FEWER * cards * card:
@@ -262,7 +263,7 @@ def fewer_cards(of: Slow) -> Reason | None:
 
 
 def _unless_compute(of: Slow) -> float:
-    """Return what remains of a pattern's score where compute beside the transfers may have made it.
+    """Return the part of a pattern's score that stays if compute during the transfers may have made it.
 
     Behind compute a transfer takes up to three times as long, with nothing wrong: half explained.
     """
@@ -340,7 +341,7 @@ def _no_gpudirect(score: float, why: str, evidence: tuple[Evidence, ...]) -> Rea
 def _copied(of: Slow) -> float | None:
     """Return the bytes that copies between device and host move over those of the slow ones, on one rank.
 
-    None where no such copies, or no bytes, are on record: both ways have to be there.
+    None if no such copies, or no bytes, are on record: both directions have to be there.
     """
     stalls = of.context.stalls_in_steps
     copies = stalls[(stalls["kind"] == "copy") & stalls["bytes"].notna()]

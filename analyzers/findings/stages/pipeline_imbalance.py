@@ -45,13 +45,13 @@ class Imbalance(Struct, frozen=True):
     slowest_ns: float
     mean_ns: float
     per_rank: int = 1
-    """Stages of a rank. Where there are several, `stage` is the rank's place among the pipeline's ranks."""
+    """Stages of a rank. If there are several, `stage` is the rank's place among the pipeline's ranks."""
     verb: str = "compute"
-    """What it does longer: `compute`, or `work` where time outside operators counts too."""
+    """The verb for what it does longer: `compute`, or `work` if time outside operators counts too."""
 
     @property
     def excess_ns(self) -> float:
-        """What the slowest stage computes beyond the mean of the stages."""
+        """Compute time of the slowest stage beyond the mean of the stages."""
         return self.slowest_ns - self.mean_ns
 
 
@@ -94,8 +94,8 @@ def worst(context: Context) -> Imbalance | None:
 def _of_stages(context: Context, spent: pd.Series[float]) -> pd.Series[float]:
     """Return the times with those of origins of lateness as their stage has them in the other replicas.
 
-    What one replica's rank has more than the same stage elsewhere is no matter of how layers are placed, nor
-    is what it has more in some steps only.
+    Excess of one replica's rank over the same stage elsewhere has nothing to do with how layers are placed.
+    Nor has excess in some steps only.
     """
     alike = alike_ranks(context)
     spent, own = spent.copy(), context.parts_rows

@@ -52,16 +52,16 @@ class Bill(Struct, frozen=True):
     rows: pd.DataFrame
     line: Line
     origin: Origin | None = None
-    """Where lateness travels from rank to rank: where it began, at `rank`."""
+    """If lateness travels from rank to rank: where it began, at `rank`."""
 
 
 @once
 def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
-    """Return all waits, and those dear enough for a finding; each instant of waiting is in one of them.
+    """Return all waits, and the bills large enough for a finding; each instant of waiting is in one of them.
 
     First come the ranks at which lateness begins, with all that they cause, in messages too; then who is last
-    in what remains. Where ranks share cores only those are billed that slept while others waited for them:
-    all other waiting stays on the bill of what was waited for.
+    in what remains. If ranks share cores, only those that slept while others waited for them are billed. All
+    other waiting stays on the bill of the collective it belongs to.
     """
     rows = waits(context)
     # `implicit-redistribute` bills its collectives whole, their waiting too.

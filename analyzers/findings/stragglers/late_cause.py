@@ -1,4 +1,4 @@
-"""What a late rank did longer than the ranks that waited for it."""
+"""Work that a late rank did longer than the ranks that waited for it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from shardtoll.ledger.words.human import duration
 
 
 class Cause(Struct, frozen=True):
-    """What a late rank did longer than the others."""
+    """Work that a late rank did longer than the others."""
 
     part: str | None = None
-    """One of `lateness.CAUSES`; None where nothing tells."""
+    """One of `lateness.CAUSES`; None if unknown."""
     parts: tuple[Evidence, ...] = ()
     where: Where = field(default_factory=Where)
     clause: str | None = None

@@ -26,9 +26,9 @@ def two_threads(context: Context) -> frozenset[str]:
 def off(context: Context) -> pd.DataFrame:
     """Return the counts of groups whose own number differs from ours; an unknown number proves nothing.
 
-    Their column `unseen` says whether watching alone explains it: fewer on record than were issued, in a
-    step that the rank only watched, as where DDP's reducer issues them from C++. Groups of two threads are
-    left out.
+    Their column `unseen` says whether watching alone explains it: fewer are on record than were issued, in a
+    step that the rank only watched. An example is DDP's reducer, which issues them from C++. Groups of two
+    threads are left out.
     """
     return _marked(context, keep(context.counts, ~context.counts["group"].isin(two_threads(context))))
 

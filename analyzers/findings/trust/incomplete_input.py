@@ -1,4 +1,4 @@
-"""What the bill does not see: ranks, steps, times that are missing."""
+"""Gaps in the bill: ranks, steps and times that are missing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ OF_INFERENCE: Final = {
     "recording counts as one step. Some engines annotate their steps by themselves.",
     "launches-unseen": "Start the recording a few passes earlier, after a warm-up: it begins in mid-pass.",
 }
-"""What to do instead, where a trace shows what the job does."""
+"""Remedies if a trace shows what the job does."""
 
 TOLD: Final = ("rank-incomplete", "steps-differ")
 """Kinds that say already why a rank has fewer steps."""
@@ -241,7 +241,7 @@ def _steps(context: Context) -> list[Finding]:
 
 
 def _watched(context: Context) -> list[Finding]:
-    """A run of which no step was surveyed: what then cannot be told, said once."""
+    """A run without a surveyed step: what is then unknown, said once."""
     if not context.steps or context.surveyed or context.ledger.run.source == "trace":
         # Notices of traces say themselves what is missing.
         return []

@@ -20,7 +20,7 @@ NAMED: Final = 3
 """Parameters that a title names."""
 
 LEFT_OUT: Final = "left-out"
-"""What the record of an optimizer says that a gradient scaler keeps from using such gradients."""
+"""Value in an optimizer's record if a gradient scaler keeps it from using such gradients."""
 
 
 def find(context: Context) -> list[Finding]:
