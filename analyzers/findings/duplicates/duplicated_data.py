@@ -20,7 +20,7 @@ from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
 
 ENOUGH: Final = 8
-"""Elements from which equal inputs are no accident; fewer, as a batch's labels, may be equal by chance."""
+"""Least elements of equal inputs that are no accident: a few labels of a batch may be equal by chance."""
 
 LEAST_BATCHES: Final = 3
 """Different batches an epoch must have. One batch trained on over and over, or two in turn, is how programs

@@ -200,7 +200,7 @@ def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def group_name(context: Context, sets: tuple[Ranks, ...]) -> str | None:
-    """Return the name of the process group that the ranks are; None where they are several, none or all."""
+    """Return the name of the process group of exactly these ranks; None if they form several, none or all."""
     part = len(sets) == 1 and len(sets[0]) < context.ledger.run.world_size
     group = group_of(context.ledger, sets[0]) if part else None
     return None if group is None else group.name

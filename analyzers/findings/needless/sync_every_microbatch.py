@@ -206,7 +206,7 @@ def _outermost(frame: pd.DataFrame, code: Codes) -> dict[int, str]:
     """Return for each finding the line to stand at: that of its outermost module, the first of several.
 
     FSDP reduces the blocks of a model at lines inside it, and its root's parameters at the line that called
-    the model. That second line is the step's own, in which the micro-batches are looped.
+    the model. This line is the step's own, in which the micro-batches are looped.
     """
     module = frame["module"].astype("string")
     depth = (module.str.count(".") + (module != "")).to_numpy(dtype=np.float64, na_value=np.inf)

@@ -27,7 +27,7 @@ Far = dict[tuple[tuple[int, ...], int, str], tuple[float, float, float]]
 
 
 def verdict(context: Context, over: tuple[int, ...], step: int, name: str) -> Verdict:
-    """Return what a parameter's equal values after a step are of these ranks' before; None where unclear.
+    """Return whether equal values after a step are a sum or a mean of these ranks'; None if unclear.
 
     If its own values are unclear, the other parameters that were equal after that step decide. A sum among
     means is unclear: so do values look that began at zero.

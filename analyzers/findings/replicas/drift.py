@@ -107,7 +107,7 @@ def _limit(history: pd.DataFrame, copies: Replicas, step: int, eps: float) -> fl
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding a parameter whose replicas hold different values, or one for many alike."""
+    """Return one finding a parameter whose replicas hold different values, or one for many of them."""
     if context.values.empty:
         return []
     apart = gradients.apart(context)

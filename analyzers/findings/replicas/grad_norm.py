@@ -233,8 +233,7 @@ def _recognised(
     scales = np.array([sent[rank] / float(local[step, rank]) for rank in over])
     if scales.max() / scales.min() - 1 > LEAST:
         return None
-    # Ranks agree on a value that is not the sum: any number equal on all ranks, as a count of tokens, would
-    # do.
+    # If all ranks send the same number, only the norm itself counts: else a count of tokens would do as well.
     alike = max(sent.values()) / min(sent.values()) - 1 <= LEAST
     if alike and abs(scales.mean() - 1) > LEAST:
         return None

@@ -165,7 +165,7 @@ def _structure(context: Context, copies: Replicas, how: Split) -> tuple[str | No
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding a parameter whose replicas hold different gradients, or one for many alike.
+    """Return one finding a parameter whose replicas hold different gradients, or one for many of them.
 
     It needs no baseline: that replicas differ proves that at most one of them can be right.
     """

@@ -45,7 +45,7 @@ class Sum(Struct, frozen=True):
 
 @once
 def value_sums(context: Context) -> list[Sum]:
-    """Return what may have added up values: what says so, and what names no parameter and is no gradient.
+    """Return messages that may add up values: marked ones, and unnamed ones that are no gradients.
 
     Only floats, and only a sum or an average: a maximum or a count averages nothing.
     """

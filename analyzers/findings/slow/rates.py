@@ -73,8 +73,9 @@ LARGE_BYTES: Final = 1 << 26
 """Messages from which the number of channels decides the time, and latency does not."""
 
 FEW_CHANNELS: Final = 320.7 / 391.4
-"""busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24. all_reduce of 8 GB on 8 nodes of 8
-H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps, h100_ib400_n8_ar_issue309)."""
+"""busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24, for an all_reduce of 8 GB. Measured
+on 8 nodes of 8 H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps,
+h100_ib400_n8_ar_issue309)."""
 
 
 def small_message(of: Slow) -> Reason | None:

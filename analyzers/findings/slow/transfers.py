@@ -83,9 +83,11 @@ def rows(context: Context) -> pd.DataFrame:
 
 @once
 def judged(context: Context) -> pd.DataFrame:
-    """Return one row a collective, on float columns: times of the transfer, predicted_ns, factor (transfer
-    over predicted), ratio (factor over what makes a transfer slow), hidden (share that compute hid, NaN
-    unknown), others (transfers of other dimensions or ops on the same cards or ranks for each of its own).
+    """Return one row a collective, on float columns: times of the transfer, predictions and ratios.
+
+    factor: transfer over predicted_ns. ratio: factor over the factor from which a transfer is slow. hidden:
+    share that compute hid, NaN if unknown. others: transfers of other dimensions or ops on the same cards or
+    ranks for each of its own.
 
     The fastest transfer of a collective's ranks counts: the fabric did that much. A message is two rows, of
     its send and of its receive.

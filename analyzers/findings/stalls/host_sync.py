@@ -21,7 +21,7 @@ LEAST_STEPS: Final = 2
 """Surveyed steps from which a read in each of them is a habit."""
 
 ALONE: Final = 0.5
-"""Share of the step from which one wait in one step is not taken for a habit."""
+"""Share of the step from which one wait in one step is enough for a finding."""
 
 KEYS: Final = ("call", "phase", "module", "source")
 TEXT: Final = (

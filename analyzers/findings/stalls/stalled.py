@@ -69,7 +69,7 @@ def lost(
     besides_in: tuple[int, ...] | None = None,
     without: Collection[int] = (),
 ) -> list[Lost]:
-    """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, dearest first.
+    """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, largest first.
 
     `columns` tell places apart; none takes all rows as one. `besides`: rows of the stalls' columns that
     other tables tell of, in the steps `besides_in`; None: in those `timed`. `without`: ranks left out.

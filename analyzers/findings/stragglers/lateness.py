@@ -132,8 +132,8 @@ def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
     """Return for each collective of `rows` by how much the late rank's lead-up was longer, part by part.
 
     One row a collective with the columns of `CAUSES`, each the late rank's part less the median of the
-    others', and phase, module, op and op_ns of the late rank's lead-up. began_ns is when the lead-up began,
-    which differs if the step itself began late. Empty if no lead-ups are on record.
+    others'. Further columns are phase, module, op and op_ns of the late rank's lead-up. began_ns is when the
+    lead-up began, which differs if the step itself began late. Empty if no lead-ups are on record.
     """
     leadups = context.leadups
     if leadups.empty or rows.empty:

@@ -15,7 +15,7 @@ EXAMPLES = 5
 """Counts shown as evidence."""
 
 NOTABLE = 0.1
-"""Share of a group's collectives from which it is a warning that they are counted and not listed."""
+"""Share of a group's collectives that are counted but not listed, from which this is a warning."""
 
 
 def two_threads(context: Context) -> frozenset[str]:

@@ -89,7 +89,7 @@ def _checked(context: Context, kind: str) -> pd.DataFrame:
 
 
 def _losses(context: Context, optimizers: pd.DataFrame) -> pd.DataFrame:
-    """Return the losses of steps in which an optimizer went on, or of a run in which none ever stepped.
+    """Return the losses of steps in which an optimizer went on; all losses if none ever stepped.
 
     A gradient scaler leaves steps out by design; if one was at work, the gradients that were used tell.
     """
