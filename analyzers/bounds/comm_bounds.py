@@ -33,7 +33,7 @@ class CommBounds(Struct, frozen=True):
     known_share: float | None
     """Share of the collectives with a floor; None without collectives."""
     hidden_ns: float
-    """Of the group with most of it: time during which a collective ran and was not exposed."""
+    """In the group with most of it: time during which a collective ran and was not exposed."""
     count: int = 0
     """Collectives in all the steps."""
     light_count: int = 0
@@ -107,7 +107,7 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     busy = by_queue["busy"].first()
     for name in ("light_ns", "floor_ns"):
         queues[name] = np.minimum(queues[name], busy)
-    # One span that several share hides once. What of it is exposed was dealt out among them, so it adds up.
+    # One span that several share hides once. The exposed part was divided among them, so it adds up.
     alone = (by_queue["spanned"].first() - queues["exposed"]).clip(lower=0)
     queues["hidden"] = np.minimum(queues["hidden"], alone)
     by_step = queues.groupby(["rank", "step"])

@@ -1,4 +1,4 @@
-"""What operators did, in one form for traces and live records: FLOPs, bytes, formats, times on the device."""
+"""Operators in one form for traces and live records: FLOPs, bytes, formats, times on the device."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MOST_GROUPS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A budget, and what to say beside its keys."""
+    """A budget, and the comments for its keys."""
 
     budget: Budget
     comments: dict[str, list[str]] = field(default_factory=dict)

@@ -22,12 +22,12 @@ def causes(
 ) -> tuple[tuple[Cause, ...], float | None]:
     """Return the causes, most first, and what is left of the step's change without them.
 
-    What a collective adds is its exposed time, what a module adds its computing: both are parts of the step,
-    counted once. Where equal operators took longer everywhere that is one cause, and a module's own is what
-    comes on top. `scale`: what times after are times, for as much work as a step before; it has a cause of
-    its own where the same operators serve another amount of work. Copies and idle time have no place on
-    record; where they changed they are causes as a whole, as is what is no collective of a watched step.
-    The rest is the step's change less the causes, so that all adds up.
+    A collective adds its exposed time, a module its computing: both are parts of the step, counted once.
+    If equal operators took longer everywhere, that is one cause, and a module's own is the excess over it.
+    `scale`: the factor on times after, for as much work as a step before. It has a cause of its own if the
+    same operators serve another amount of work. Copies and idle time have no place on record: if they
+    changed, they are causes as a whole. So is the part of a watched step outside collectives. The rest is the
+    step's change less the causes, so that all adds up.
     """
     reasons: list[Cause] = []
     for site in sites:

@@ -1,7 +1,7 @@
 """Which rank changed by itself: a straggler that came, or went.
 
-All ranks leave a collective together, so one slow rank makes every rank's step longer. What tells them
-apart is the time outside collectives: the slow rank's grows, and the others wait for it.
+All ranks leave a collective together, so one slow rank makes every rank's step longer. The time outside
+collectives separates them: the slow rank's grows, and the others wait for it.
 """
 
 from __future__ import annotations

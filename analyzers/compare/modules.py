@@ -1,4 +1,4 @@
-"""What was computed where, step by step: by module, or by operator where a trace names no modules."""
+"""Computing by place, step by step: by module, or by operator if a trace names no modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardtoll.ledger.records.work import OPTIMIZER_STEP
 from shardtoll.ledger.tables.tables import to_frame
 
 MOST: Final = 300
-"""Modules told apart; with more of them layers are taken as one."""
+"""Modules kept separate; with more of them layers are taken as one."""
 NO_MODULE: Final = "outside all modules"
 
 Array = npt.NDArray[np.float64]
@@ -29,7 +29,7 @@ class Module:
     """Computing of one module (or operator), each step a mean over ranks."""
 
     time: Array | None
-    """(steps,) ns; None where durations are not known."""
+    """(steps,) ns; None if durations are unknown."""
     flops: Array
     """(steps,)"""
     formats: str

@@ -30,7 +30,8 @@ def noise_scale_in_batches(report: Report) -> float | None:
 
     None without gradients of two steps (`audit(checks=("gradients",))`), and if noise hides the signal. Only
     steps that follow each other are compared, as parameters change; what they change in between counts as
-    noise. Gradients that are not finite, not of the whole parameter or not alike on replicas are left out.
+    noise. Gradients are left out if they are not finite, not of the whole parameter or not identical on
+    replicas.
     """
     if report.run.source == "dry":
         return None

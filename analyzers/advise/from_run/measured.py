@@ -1,4 +1,4 @@
-"""What a run measured beside its step: how fast its loaders delivered, and what a checkpoint cost."""
+"""A run's measurements other than step time: how fast its loaders delivered, the cost of a checkpoint."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _by_calls(report: Report, calls: pd.DataFrame, world: int) -> dict[str, int]
 
 
 def sharding_of(report: Report, degrees: Degrees) -> tuple[Sharding, bool]:
-    """What replicas share, and whether tensor parallelism shards the sequence too."""
+    """Return the tensors that replicas share, and whether tensor parallelism shards the sequence too."""
     calls = report.collectives
     steps = calls["step"].dropna()
     if not steps.empty:

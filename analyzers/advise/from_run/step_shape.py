@@ -15,7 +15,7 @@ _HINT = "leave the run out and give --model, as llama3-8b, or a plan file with t
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What one rank's step says of model and batch."""
+    """Model and batch as one rank's step shows them."""
 
     model: ModelShape
     sequence: int

@@ -213,8 +213,7 @@ def find(context: Context) -> list[Finding]:
         of_line = keep(frame, frame["code"] == line.code)
         settles = phase == "other" and _after_backward(context, of_line)
         median_bytes = int(by_code["message_bytes"].median()[line.code])
-        # A user's loop between backward and optimizer is for a norm or a flag if it sends one number, else for
-        # gradients.
+        # A user's loop between backward and optimizer sends norms or flags if they are one number, else gradients.
         of_norms = phase == "optimizer" or (settles and median_bytes <= ONE_NUMBER_BYTES)
         phase = "optimizer" if settles else phase
         findings.append(

@@ -11,8 +11,8 @@ from shardtoll.analyzers.roofline import Gpu, gpu_of_run, gpu_to_toml, known_gpu
 from shardtoll.ledger import Run
 
 _REPORTED_GIB_PER_GB: Final = 0.988
-"""An H100 sold with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8: between the
-bytes they are sold with and those in powers of two."""
+"""Reported memory lies between the bytes that a GPU is sold with and those in powers of two. An H100 sold
+with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8."""
 _USUAL_SHARE: Final = 0.8
 """Share of the bfloat16 peak that large matmuls reach on a GPU whose share nobody published."""
 
@@ -38,7 +38,7 @@ class Card:
     """One kind of GPU."""
 
     key: str
-    """What it is found by: its name, its TOML file, or the text of one."""
+    """Key by which it is found: its name, its TOML file, or the text of one."""
     gpu: Gpu
     memory_gbps: float
     matmul_share: float
@@ -92,8 +92,7 @@ def capacity_of(gpu: str) -> int:
 def card_of(key: str) -> Card:
     """Return the GPU of a key: its name, its TOML file, or the text of one.
 
-    Raises UsageError with names that are alike for an unknown name, FabricError for a file that describes
-    none.
+    Raises UsageError with similar names for an unknown name, FabricError for a file that describes none.
     """
     gpu = load_gpu(key)
     peaks = gpu.peak_tflops

@@ -71,8 +71,7 @@ def _tables() -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def grid_of(kind: str, gpu: str, dtype: str = "bfloat16") -> Grid | None:
-    """Return the table of `matmul` or `attention` on a GPU (a key of `gpus.toml`); None where there is
-    none."""
+    """Return the table of `matmul` or `attention` on a GPU (a key of `gpus.toml`); None if there is none."""
     entry = _tables()[kind].get(gpu, {}).get(dtype)
     if entry is None:
         return None

@@ -26,7 +26,7 @@ class DryGraph:
     """Node of each operator, in the order given."""
     collective_nodes: list[int] = field(default_factory=list)
     prices: list[Timed] = field(default_factory=list)
-    """Of the operators, in the order given."""
+    """Prices of the operators, in the order given."""
     collective_prices: list[Timed | None] = field(default_factory=list)
     """None of one without a price: it runs for no time, and the step's time is a lower bound."""
     end: int = -1

@@ -10,7 +10,7 @@ from shardtoll.ledger.report.dry_entries import MACHINE
 
 _PER_HOST = 8
 _CAPABILITY = (9, 0)
-"""What a GPU is taken to report whose file does not tell."""
+"""Compute capability assumed for a GPU whose file does not give it."""
 
 
 @MACHINE.entry

@@ -32,7 +32,7 @@ _MOST_PLACES = 12
 
 @dataclass(slots=True)
 class _Replay:
-    """What one replay came to."""
+    """Results of one replay."""
 
     allocated_bytes: int = 0
     """Peak of the recorded steps."""
@@ -55,8 +55,8 @@ def peak_memory(
     `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies takes one
     of its own for good, once its first product has a result: autograd runs backward on another thread than
     the program's.
-    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. `capacity_bytes`: 0 if unknown. Where the
-    segments would not fit, they are replayed within what there is: torch frees the cached ones before it
+    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. `capacity_bytes`: 0 if unknown. If the
+    segments would not fit, they are replayed within the capacity: torch frees the cached ones before it
     fails.
 
     The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,

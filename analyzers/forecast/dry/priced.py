@@ -175,7 +175,7 @@ def _filled(ledger: Ledger, steps: Sequence[PricedStep], rank: int) -> dict[str,
 
 
 def _durations(rows: Sequence[Any], prices: Sequence[Timed | None]) -> list[Any]:
-    """Return the rows of a step in which something has no price: nobody knows when they start."""
+    """Return the rows of a step with unpriced operators: their start times are unknown."""
     return [
         row if price is None else replace(row, duration_ns=round(price.expected_ns))
         for row, price in zip(rows, prices, strict=True)

@@ -1,4 +1,4 @@
-"""What a whole training step takes: a plan's operators, collectives and schedule, put together by the engine.
+"""A whole training step's time: a plan's operators, collectives and schedule, put together by the engine.
 
 Start reading in `price`.
 

@@ -30,7 +30,7 @@ class Recorded:
     duration_ns: float
     """The mean step, which this one stands for."""
     compute_ns: float
-    """Of the mean step."""
+    """Compute of the mean step."""
     scale: float
     """The mean step over this one: every time is scaled by it."""
     compute_share: float
