@@ -45,21 +45,21 @@ def add_waits(
     frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool, place: Ints
 ) -> pd.DataFrame:
     """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
-    torn, last_rank, last_ns, after_ns, whole_ns. root_place is `place` (see `held`).
+    torn, `last_rank`, `last_ns`, after_ns, whole_ns. root_place is `place` (see `held`).
 
-    arrival_ns: the start by the reference's clock, if clocks are known to be off.
+    `arrival_ns`: the start by the reference's clock, if clocks are known to be off.
 
-    wait: from this rank's start to the last rank's, within this rank's own span. transfer: the rest of the
-    span. If an audit (`live`) saw a send, its transfer lasts at most as long as its receiver's. Both stay
+    `wait`: from this rank's start to the last rank's, within this rank's own span. `transfer`: the rest of
+    the span. If an audit (`live`) saw a send, its transfer lasts at most as long as its receiver's. Both stay
     unknown if a rank or a time is missing, if the ranks' clocks are not tied to each other, or if they
-    plainly disagree. skew_ns is then how far apart the ends lie, which ranks reach together. torn: a rank
+    plainly disagree. `skew_ns` is then how far apart the ends lie, which ranks reach together. `torn`: a rank
     left before another arrived although all share a clock, so the record must be wrong, not the clock.
     Collectives of no bytes, and those to which ranks give different amounts, need not wait for everybody:
     they are neither. Ranks of a rooted operation wait only for those they need (see `rooted`): there, the
-    rank that the others need stands for the last one. whole_ns: how long such an operation took as a whole,
-    which no rank's own span shows. All of that is unknown if the root is. waited_ns: exposed time that is not
-    transfer. last_rank, last_ns, after_ns: the seen rank that arrived last, when it did, and how long after
-    the one before it. late_rank and late_ns are the same if wait is known.
+    rank that the others need stands for the last one. `whole_ns`: how long such an operation took as a whole,
+    which no rank's own span shows. All of that is unknown if the root is. `waited_ns`: exposed time that is
+    not transfer. `last_rank`, `last_ns`, `after_ns`: the seen rank that arrived last, when it did, and how
+    long after the one before it. `late_rank` and late_ns are the same if wait is known.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)

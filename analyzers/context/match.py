@@ -45,12 +45,12 @@ class Matches:
     """The outcome of matching: `rows` has one row for each of the collectives' frame, in its order."""
 
     rows: pd.DataFrame
-    """group_id: index into `members`, NA if the group's ranks are unknown. match_id: equal on the records
-    that are one collective, NA if they do not agree. whole: every rank of the group was seen, so the last
-    arrival is known. slot_id: equal on the records that should be one collective, NA if unknown. suspect: the
-    records of the slot disagree, or a seen rank of the group has none. by_order: the slot is a place in the
-    step's order, not a sequence number. likely: matched by order, by end time or without a size; not certain.
-    open: of a trace, and to be matched by end time if at all."""
+    """`group_id`: index into `members`, NA if the group's ranks are unknown. `match_id`: equal on the records
+    that are one collective, NA if they do not agree. `whole`: every rank of the group was seen, so the last
+    arrival is known. `slot_id`: equal on the records that should be one collective, NA if unknown. `suspect`:
+    the records of the slot disagree, or a seen rank of the group has none. `by_order`: the slot is a place in
+    the step's order, not a sequence number. `likely`: matched by order, by end time or without a size; not
+    certain. `open`: of a trace, and to be matched by end time if at all."""
     members: tuple[tuple[int, ...], ...]
     """Global ranks of each group."""
     undescribed: tuple[Group, ...] = ()

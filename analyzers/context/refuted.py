@@ -43,7 +43,7 @@ class Refuted(Struct, frozen=True):
     """Collectives."""
 
     def words(self, others: int) -> str:
-        """Return how long it took against its floor; `others`: sizes besides of which that holds too."""
+        """Return how long it took against its floor; `others`: number of other sizes that beat theirs."""
         whole = "" if self.seen == 1 else f" in the median of {times(self.seen, 'collective')}"
         light = (
             "" if self.light_ns is None else f" and than the links' speed of light, {duration(self.light_ns)}"

@@ -1,4 +1,4 @@
-"""What to do, as the end of the headline: the remedy of a finding that belongs to it, or its number."""
+"""The remedy at the end of the headline: that of a finding that belongs to it, or its number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The part of the headline that speaks of what the host does in place of training, if that costs most.
 
-Its time is often in no part of a step: a batch is waited for before the step, and an operator that reads a
-value counts as compute on CPUs. The findings have its cost.
+Its time is often outside every step: a batch is waited for before the step. An operator that reads a value
+counts as compute on CPUs. The findings have its cost.
 """
 
 from __future__ import annotations

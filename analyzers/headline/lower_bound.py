@@ -18,7 +18,7 @@ from shardtoll.ledger.words.human import rate
 
 
 class Bound(Struct, frozen=True):
-    """What some ranks' records say of the transfers."""
+    """Bounds that some ranks' records give for the transfers."""
 
     words: str
     """`, at 180 GB/s or more, at most 1.2 times the expected time`."""

@@ -1,4 +1,4 @@
-"""What a step sends, by operation and group."""
+"""Bytes that a step sends, by operation and group."""
 
 from __future__ import annotations
 

@@ -47,13 +47,13 @@ _FAILURES: Final = (
     ValueError,
     ZeroDivisionError,
 )
-"""What HTA and the pandas below it raise on traces they were not made for."""
+"""Exceptions that HTA and the pandas below it raise on traces they were not made for."""
 
 
 def hta_figures(ranks: Iterable[tuple[int, pa.Table]]) -> HtaFigures:
     """Return what HTA says of each rank's events (columns as in `hta_trace`), one rank at a time.
 
-    What it cannot answer for a rank becomes a line in `notices`; the other answers are still given.
+    If it cannot answer for a rank, `notices` gets a line; the other answers are still given.
     """
     paths: list[CriticalPath] = []
     idle: list[StreamIdle] = []

@@ -1,4 +1,4 @@
-"""What a pipeline's messages say of its schedule: micro-batches, and stages a rank."""
+"""A pipeline's schedule as its messages show it: micro-batches, and stages a rank."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Lanes = dict[tuple[int, int], float]
 
 
 class Shape(Struct, frozen=True):
-    """What the messages of a step say of the pipelines, all of one shape."""
+    """The shape that the pipelines of a step share, by their messages."""
 
     ranks: int
     micro_batches: int | None
-    """None where the layout is unknown, so that only `passes` is."""
+    """None if the layout is unknown, so that only `passes` is known."""
     stages_per_rank: int | None = 1
     passes: int | None = None
     """Forward passes of a rank, per step: micro-batches times its stages."""
@@ -55,10 +55,10 @@ class Shape(Struct, frozen=True):
 
 @once
 def shape(context: Context) -> Shape | None:
-    """Return the shape of the pipelines; None where messages do not tell, or pipelines differ.
+    """Return the shape of the pipelines; None if messages do not show it, or pipelines differ.
 
-    With m micro-batches and v stages a rank, laid in turn, the first rank sends m v messages to the second
-    in forward and the last rank m (v - 1) to the first. Laid as a V, ranks send m up and m down.
+    Example: m micro-batches and v stages a rank, laid in turn. In forward the first rank sends m v messages
+    to the second, and the last rank m (v - 1) to the first. Laid as a V, ranks send m up and m down.
     """
     pipes = lines(context)
     if not pipes or len({len(line) for line in pipes}) > 1:
@@ -94,7 +94,7 @@ def _mirrored(lanes: Lanes) -> Lanes:
 def _of_phases(forward: Lanes, backward: Lanes, line: tuple[int, ...]) -> Shape | None:
     """Return the shape by forward's messages and by backward's, which go the same ways turned round.
 
-    Where both were seen, both must show one layout: phases that were mistaken show two, or a V.
+    If both were seen, both must show one layout: phases that were mistaken show two, or a V.
     """
     shapes = [each for lanes in (forward, backward) if (each := _shape(lanes, line)) is not None]
     if not shapes:
@@ -144,7 +144,7 @@ def _without_phases(lanes: Lanes, line: tuple[int, ...]) -> Shape | None:
 
     Between neighbours go m v messages each way, from the last rank to the first m (v - 1) in forward, and as
     many back. A V of m micro-batches sends what one stage a rank with 2 m sends: then only the passes are
-    known. Of two ranks neighbours and ends are the same, so that nothing tells the layouts apart.
+    known. With two ranks, neighbours and ends are the same, so nothing distinguishes the layouts.
     """
     first, second, last = line[0], line[1], line[-1]
     up, down = lanes.get((first, second), 0.0), lanes.get((second, first), 0.0)

@@ -1,4 +1,4 @@
-"""What compute and communication cost each other while they overlap on one rank."""
+"""Cost of compute and communication to each other while they overlap on one rank."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 LLM_FOUNDRY: Final = 0.21
-"""Share of the shorter side that an overlap of compute and communication costs: the value that fits the
-step times of FSDP jobs that MosaicML published for llm-foundry on A100 and H100."""
+"""Share of the shorter side that an overlap of compute and communication costs. This value fits the step
+times of FSDP jobs that MosaicML published for llm-foundry on A100 and H100."""
 
 
 class Contention(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Contention(Struct, frozen=True):
 
     factor: float
     source: str
-    """Where the factor comes from, for the reader of a prediction."""
+    """The source of the factor, for the reader of a prediction."""
     passes: int = 2
     """How often overlaps are measured anew in the slowed step."""
     already_ns: Floats | None = None
@@ -44,7 +44,7 @@ class Contention(Struct, frozen=True):
 
 
 def overlap_ns(graph: EventGraph, outcome: Outcome) -> Floats:
-    """Return how long each node of compute ran beside a collective of its rank, and the other way round.
+    """Return how long each compute node overlaps a collective of its rank, and each collective compute.
 
     Waiting at a rendezvous is no transfer and slows nobody. [n], 0 for all other nodes.
     """

@@ -1,9 +1,9 @@
 """The discrete-event engine: when each node of an event graph starts and ends. Deterministic; numpy only.
 
 Times depend on each other through maxima and sums alone, in an order that durations do not change
-(`event_order`). So one pass over the events in that order is the whole simulation. Graphs as wide as they
-are long, of hundreds of ranks, go level by level in numpy; others event by event in Python, which is faster
-where few events are independent. Both give the same bits. Neither needs a compiler.
+(`event_order`). So one pass over the events in that order is the whole simulation. Graphs as wide as they are
+long, of hundreds of ranks, go level by level in numpy. Others go event by event in Python, which is faster if
+few events are independent. Both give the same bits. Neither needs a compiler.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _last(
 ) -> tuple[Ints, Floats]:
     """Return for each node the one that it had to wait for at its rendezvous, and its start."""
     feeds = np.flatnonzero((graph.meet >= 0) & (order.role != Role.WAITS))
-    # Of equal arrivals the lowest node counts as the last.
+    # If arrivals are equal, the lowest node counts as the last.
     sort = feeds[np.lexsort((-feeds, arrival[feeds]))]
     latest = np.full(int(graph.meet.max()) + 1, -1, dtype=np.int64)
     latest[graph.meet[sort]] = sort

@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Kind(IntEnum):
-    """What a node is. The engine treats all kinds alike; contention, anatomy and edits tell them apart."""
+    """Kind of a node. The engine treats all kinds equally; contention, anatomy and edits distinguish them."""
 
     POINT = 0
     """Takes no time by itself: the beginning or end of a step, an event that others wait for."""
@@ -32,7 +32,7 @@ class Kind(IntEnum):
     COPY = 4
     """A copy between host and device or between devices."""
     GAP = 5
-    """Measured time of which nobody knows the reason."""
+    """Measured time without a known reason."""
     DATA = 6
     """Reading the batch."""
     OPTIMIZER = 7
@@ -42,7 +42,7 @@ class Kind(IntEnum):
     CHECKPOINT = 9
     """Saving the model's state."""
     CAPTURE = 10
-    """The recording's own work, no part of the job."""
+    """The recording's own work, excluded from the job."""
 
 
 class Role(IntEnum):

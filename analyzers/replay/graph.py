@@ -1,9 +1,9 @@
 """The dependency graph of one step over all ranks, from what the collectives' table tells.
 
-Each rank runs through points in order of its own time: it arrives at a collective, send or receive, and
-later goes on with what that brought. Between two points lies the rank's own time, in which nothing else held
-it up. A collective is complete when all that it waits for have arrived and its data has moved. Dependencies
-come from matches, never from times that happen to agree.
+Each rank runs through points in order of its own time: it arrives at a collective, send or receive, and later
+goes on with what that brought. Between two points lies the rank's own time: nothing else delayed it. A
+collective is complete when all that it waits for have arrived and its data has moved. Dependencies come from
+matches, never from times that happen to agree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ MOST_BEYOND: Final = 0.01
 """By this share of its duration after its end a collective shows that a step holds time it does not count."""
 
 MOST_ROWS: Final = 100_000
-"""Of longer records a report replays as many whole steps as have no more collectives together."""
+"""Most collectives of a record that a report replays whole: of longer ones it takes as many whole steps as
+fit."""
 
 MOST_ROWS_ALONE: Final = 1_000_000
 """The same of what is asked for by itself, as by `whatif`: steps of hundreds of ranks."""
@@ -72,7 +73,8 @@ class Graph(Struct, frozen=True):
     left_out_ns: Ints
     """By rank: idle time at the end of its step that waits for the slowest rank, which no point has."""
     fed_by: Ints = field(default_factory=_none)
-    """Rows that feed a collective besides the one in `feeds`: on gloo a root feeds one for each receiver."""
+    """Further rows that feed a collective, after the one in `feeds`: on gloo a root feeds one for each
+    receiver."""
     fed: Ints = field(default_factory=_none)
     """The numbers of those."""
 
@@ -85,8 +87,8 @@ class Graph(Struct, frozen=True):
 def graphs(context: Context) -> tuple[Graph, ...]:
     """Return the graphs of the steps whose ranks can be compared, as many as `MOST_ROWS` allows.
 
-    Without those steps in which a seen rank has no row of its own, and without those of a live run that hold
-    time which their durations do not, unless all do.
+    If a seen rank has no row of its own, its step is left out. So are those of a live run that hold time
+    which their durations do not, unless all do.
     """
     return _graphs(context, MOST_ROWS)
 
@@ -177,10 +179,10 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
         times = np.concatenate([[began[place]], at, [max(finish, int(at.max()))]])
         own = np.maximum(0, np.diff(times - blocked_until(spans, times)))
         gaps = np.minimum(np.maximum(0, np.diff(idle[row], prepend=idle[row[0]])), own[:-1])
-        # What is idle before the first and after the last collective no lead-up tells apart from the rest.
+        # Lead-ups do not separate idle time before the first and after the last collective.
         before = int(np.clip(int(about["idle_ns"]) - gaps.sum(), 0, own[-1]))
         points.append((row, done, own, np.append(gaps, before)))
-    # What is idle at the end waits for the slowest rank, but for what that one is idle itself.
+    # Idle time at the end is waiting for the slowest rank, except for that rank's own idle time.
     least = min(int(gaps[-1]) for *_, gaps in points) if len(context.leadups) else None
     left_out = np.zeros(len(ranks), dtype=np.int64)
     if least is not None:
@@ -215,10 +217,10 @@ def _joined(
 
 def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Return for each row the number of the collective that it waits for and of that which waits for it, -1
-    for none, and its time from the last arrival on.
+    for none. The third array is its time from the last arrival on.
 
     A collective that somebody left before another arrived keeps only those rows that cannot have left early;
-    the others wait for nobody. Of rooted operations receivers wait for the root, or the root for all; more is
+    the others wait for nobody. In rooted operations receivers wait for the root, or the root for all; more is
     known of those on gloo (see `with_held`).
     """
     match = rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
@@ -230,7 +232,7 @@ def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints
     last = np.full(int(code.max()) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, code[sends], start[sends])
     fit = (match >= 0) & (end + SLACK_NS >= last[code])
-    # Where a root is not known, as where its waiting is not, nobody is known to wait for anybody.
+    # If a root, or its waiting, is unknown, no rank is known to wait for another.
     known = ~is_rooted | rows["wait_ns"].notna().to_numpy(dtype=bool)
     waits = fit & known & (~is_rooted | receives)
     feeds = known & np.where(is_rooted, (match >= 0) & ~receives, fit)

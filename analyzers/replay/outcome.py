@@ -1,4 +1,4 @@
-"""What a simulation of an event graph brings."""
+"""Result of a simulation of an event graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Outcome(Struct, frozen=True):
-    """What happened when. All arrays have one value a node, times in ns from the graph's zero."""
+    """Times of all nodes in ns from the graph's zero. All arrays have one value a node."""
 
     arrival_ns: Floats
     start_ns: Floats

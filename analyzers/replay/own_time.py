@@ -61,7 +61,7 @@ def idle_until(frame: pd.DataFrame, leadups: pd.DataFrame) -> pd.Series[int]:
     """Return how long a rank had been idle, for no known reason, by the start of each collective.
 
     `frame` has the collectives' rank and group_id. While one runs nothing is idle, so that it ends with what
-    it began with. Where lead-ups are not on record, nothing is known to be idle: all is 0.
+    it began with. If lead-ups are not on record, no idle time is known: all is 0.
     """
     place = frame.groupby("rank").cumcount()
     keyed = frame[["rank", "group_id"]].assign(index=place)

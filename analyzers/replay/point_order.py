@@ -24,8 +24,8 @@ def in_order(
     fed_by: Ints = _NONE,
     fed: Ints = _NONE,
 ) -> Ints:
-    """Return the points' places in such an order; `match` and `feeds` are by row, `fed_by` and `fed` say what
-    rows feed besides, the others are by point.
+    """Return the points' places in such an order. `match` and `feeds` are by row, `fed_by` and `fed` give
+    further collectives that rows feed, the others are by point.
 
     Points come rank by rank, each rank's in its own order. A row is complete after all arrivals that feed its
     collective. Records that contradict that, as a rank that seems to wait for itself, would never go on:

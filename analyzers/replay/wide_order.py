@@ -25,7 +25,7 @@ NARROW: Final = 24
 def wide_levels(graph: EventGraph, to: Ints, before: Ints) -> tuple[Ints, Ints] | None:
     """Return levels of completions and of arrivals, [n] each; `to` and `before` are edges, -1 for no node.
 
-    None where the graph is narrow, and where nodes wait for each other for ever: the loop says which.
+    None if the graph is narrow, or if nodes wait for each other for ever: the loop says which.
     """
     n = len(graph)
     real = before >= 0

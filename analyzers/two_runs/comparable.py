@@ -14,7 +14,7 @@ NAMED = 3
 
 
 def warnings(runs: TwoRuns) -> tuple[str, ...]:
-    """Return one sentence for each way in which the runs are not alike, as `world size 4 before, 8 after`."""
+    """Return one sentence for each way in which the runs differ, as `world size 4 before, 8 after`."""
     before, after = runs.reports
     was, other = before.run, after.run
     steps = [report.tables["steps"] for report in (before, after)]

@@ -19,8 +19,8 @@ Judge = Callable[[], Change]
 LEAST_SHARE: Final = 0.001
 """Part of the step below which no time's change is worth saying."""
 UNVOUCHED: Final = 3
-"""Where equal operators took another time on a shared machine, times that no such operator vouches for are
-judged only beyond so many times that share. Waiting and idle time is stretched more than compute."""
+"""If equal operators took another time on a shared machine, times without such an operator are judged only
+beyond this multiple of that share. Waiting and idle time is stretched more than compute."""
 EQUAL: Final = 1e-9
 """Sums over ranks of whole numbers, divided by their count, agree to that."""
 
@@ -32,7 +32,7 @@ def mean(values: Array | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What differs from run to run of one program."""
+    """Differences from run to run of one program."""
 
     noise: float
     """A share of each time."""

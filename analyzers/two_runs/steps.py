@@ -26,7 +26,7 @@ LEAST_STEPS: Final = 8
 """Fewer steps say too little of how much a step varies."""
 
 PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattributed")
-"""What a step divides into: exposed communication is moving and waiting for other ranks."""
+"""Parts of a step: exposed communication is moving and waiting for other ranks."""
 
 ALL_ELSE: Final = "computing and all else"
 """The rest of a watched step, of which only collectives are known."""
@@ -129,9 +129,9 @@ class StepSeries:
     """(steps,): own work on the rank whose mean is longest."""
     slowest_rank: int | None
     untold: int = 0
-    """Steps in which nothing told a rank how long communication was exposed."""
+    """Steps without a record of how long communication was exposed on a rank."""
     at_least: int = 0
-    """Steps of which a lower bound of exposed communication is known: what lacks is in the rest."""
+    """Steps with only a lower bound of exposed communication; the missing part counts as rest."""
 
     @property
     def told(self) -> bool:
@@ -148,8 +148,8 @@ class StepSeries:
     def shown(self, *, exposure_told: bool, alike: bool = True) -> Array:
         """Return the parts, with all that is not known apart in the last one.
 
-        That is exposed communication unless `exposure_told`, and what only a survey tells unless the steps of
-        both runs are `alike`: the watched ones have no such figure.
+        Unknown is exposed communication unless `exposure_told`. Figures of surveys are also unknown, unless
+        the steps of both runs are `alike`: watched steps do not have them.
         """
         parts: Array = self.parts.copy()
         if not alike:
@@ -204,8 +204,8 @@ def step_series(report: Report, numbers: tuple[int, ...]) -> StepSeries:
 def waiting(report: Report, numbers: tuple[int, ...], steps: pd.DataFrame) -> pd.Series[float]:
     """Return for each row of `steps` the exposed time in which the rank waited for others to arrive.
 
-    Of a collective it is what is exposed beyond its transfer; where ranks were not matched it is not known,
-    and all of it counts as moving.
+    For a collective it is the exposed time beyond its transfer. If ranks were not matched it is unknown, and
+    all of it counts as moving.
     """
     table = in_steps(report.tables["collectives"], numbers)
     table = table.filter(

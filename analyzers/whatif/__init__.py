@@ -1,4 +1,4 @@
-"""What a change to recorded steps would save: edits of their event graph, replayed.
+"""Predicts the saving of a change to recorded steps: edits of their event graph, replayed.
 
 It may import `analyzers.context`, `analyzers.findings.needless`, `analyzers.findings.origins`,
 `analyzers.findings.stages`, `analyzers.findings.stragglers`, `analyzers.forecast.compute`,

@@ -1,4 +1,4 @@
-"""What a simulated step consists of on each rank: compute, exposed communication and copies, the rest."""
+"""Parts of a simulated step on each rank: compute, exposed communication and copies, the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes asked for beside the fixes of findings: another network, device, rank, dtype or bucket."""
+"""Changes asked for in addition to the fixes of findings: another network, device, rank, dtype or bucket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHORT: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8":
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `whatif` was asked for; None for what was not."""
+    """Changes that `whatif` was asked for; None for the others."""
 
     without: tuple[str, ...] = ()
     """`OP@LINE`: collectives of an operation asked for at a line; either part alone will do."""
@@ -50,7 +50,7 @@ class Asked:
     """Ranks that become as fast as their peers' median."""
     micro_batches: int | None = None
     dtype: str | None = None
-    """Of all messages that are wider."""
+    """The dtype of all messages that are wider."""
     bucket_bytes: int | None = None
     batch_ready: bool = False
     async_copies: bool = False

@@ -22,7 +22,7 @@ _UNCHANGED: Final = ("trust", "correctness")
 @dataclass(frozen=True, slots=True)
 class _Billed:
     number: int
-    """Of the finding on its bill."""
+    """Number of the finding on its bill."""
     finding: Finding
     rows: frozenset[int]
     """Its collectives, by where they stand in the record."""

@@ -87,7 +87,7 @@ def _one_backward(
     for node, row in zip(nodes.tolist(), rows.tolist(), strict=True):
         bytes_ = moved[row]
         if bytes_ > most:
-            # What is larger than asked for is full: nothing joins it.
+            # A message larger than the asked size is full: nothing joins it.
             held, total = [], 0.0
             parts = np.array(parts_of[row]) / bytes_
             lasts, fixed = draft.duration[node], draft.duration[node] * latency[row]
@@ -103,7 +103,7 @@ def _one_backward(
             # The latency of all but one is saved; their data moves with the last.
             last = held[-1]
             carried = draft.duration[last] * (1 - latency[draft.recorded.row[last]])
-            # Messages that run beside each other last longer, both of them, for the same data.
+            # Messages that overlap last longer, both of them, for the same data.
             carried = max(0.0, carried - _beside(draft, last, node))
             draft.remove(np.array([last], dtype=np.int64))
             draft.duration[node] += carried
@@ -171,7 +171,7 @@ def _parts(text: str, bytes_: float, numels: dict[str, int], most: int) -> tuple
     if text and ", " not in text:
         # A single parameter cannot be cut.
         return (bytes_,)
-    # What a candidate's elements are wide tells whether they are what the message holds.
+    # The width of a candidate's elements shows whether they are in the message.
     fitting = [
         (elements, bytes_ / sum(elements))
         for elements in _elements(text, numels)
@@ -195,8 +195,8 @@ def _parts(text: str, bytes_: float, numels: dict[str, int], most: int) -> tuple
 def _elements(text: str, numels: dict[str, int]) -> list[list[int]]:
     """Return what the elements of a bucket's parameters may be, in the order of the bucket.
 
-    Of many parameters the name gives the first. DDP takes neighbours: in the order of their gradients from
-    the last to the first once it has seen that order, before that from the first to the last.
+    If there are many parameters, the name gives the first. DDP takes neighbours: in the order of their
+    gradients from the last to the first once it has seen that order, before that from the first to the last.
     """
     many = _MANY.fullmatch(text)
     if many is None:

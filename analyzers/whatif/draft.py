@@ -36,7 +36,7 @@ class Draft:
         self._held: dict[int, tuple[int, ...]] = {}
         """Late rank -> the peers that it is made as fast as."""
         self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
-        """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
+        """Nodes that no longer meet others: they wait at no rendezvous, and no one waits for them."""
         self.joined: dict[int, tuple[int, ...]] = {}
         """Index of a collective in its frame -> those removed ones whose data it carries too."""
         self.step_factor = 1.0
@@ -151,8 +151,8 @@ class Draft:
     ) -> None:
         """Take as much off the nodes of these kinds as (step, rank) has in `by_ns`, in equal shares there.
 
-        What they did not hold on record goes from the rank's other own time. How a step divides into kinds
-        may be known of other steps only, and this was measured in the step itself. A late rank that has
+        Time that they did not hold on record goes from the rank's other own time. How a step divides into
+        kinds may be known of other steps only, and this was measured in the step itself. A late rank that has
         become as its peers has as much to lose as they have.
         """
         recorded, plain_ns = self.recorded, self._plain_ns
@@ -184,7 +184,7 @@ class Draft:
     def ranks_as(self, ranks: Collection[int], peers_of: Mapping[int, tuple[int, ...]]) -> None:
         """Give these ranks their peers' median times, where they are shorter.
 
-        Of steps made from points, kind by kind: see `held_to_peers`.
+        In steps made from points this is done kind by kind: see `held_to_peers`.
         """
         recorded = self.recorded
         if recorded.source == "points":
@@ -243,7 +243,7 @@ class Draft:
                 self._gone.book_late(share, here)
 
     def _parts_of(self, places: list[int]) -> Ints:
-        """Return for each node a number of the part of the step that it is in, alike on all these ranks."""
+        """Return for each node the number of its part of the step, which is the same on all these ranks."""
         recorded, graph = self.recorded, self.recorded.graph
         steps, step = np.unique(recorded.step, return_inverse=True)
         issued = np.zeros(len(graph), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What replaying the first steps predicts for the findings of a bill, its path and its way to the floor."""
+"""Predicts findings of a bill, its path and its way to the floor by replaying the first steps."""
 
 from __future__ import annotations
 

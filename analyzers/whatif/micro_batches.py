@@ -14,8 +14,8 @@ from shardtoll.ledger import UsageError
 def more_micro_batches(context: Context, count: int) -> Edit:
     """Return the edit: a step of p passes and s stages lasts (p + s - 1) / p times its work.
 
-    At the low end of its band each pass keeps what it costs beside compute, however small its micro-batch.
-    Raises UsageError if the run shows no pipeline whose micro-batches are known.
+    At the low end of its band each pass keeps its cost outside compute, however small its micro-batch. Raises
+    UsageError if the run shows no pipeline whose micro-batches are known.
     """
     pipes = shape(context)
     if pipes is None or pipes.micro_batches is None or pipes.stages_per_rank is None:
@@ -38,7 +38,7 @@ def _with_fixed_costs(context: Context, idle: int, was: float, now: float) -> fl
     """Return the step's time with `now` passes as a share of that with `was`, on the rank that computes most.
 
     Work that is neither compute nor exposed collectives costs each pass as much as before: launches, the
-    messages themselves. Messages and bubble are told apart by the bubble that compute of that length has.
+    messages themselves. The bubble that compute of that length has separates the messages from the bubble.
     """
     rows = context.parts_rows
     if rows.empty:

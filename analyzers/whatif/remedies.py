@@ -64,8 +64,8 @@ NO_EDIT: Final = {
 
 
 def edit_of(context: Context, finding: Finding, number: int | None = None) -> Edit | None:
-    """Return the edit that stands for the remedy; None where there is none, or where the finding names no
-    rows to edit.
+    """Return the edit that stands for the remedy; None if there is none, or if the finding names no rows to
+    edit.
 
     It saves at most what the bill says: one fix has one figure, wherever it is asked for. In a live run the
     host's work for removed calls comes on top (`Edit.beyond`). A late rank's toll is no such bound: the
@@ -310,7 +310,7 @@ _OWN: Final = {
 }
 """Kinds of own time that hold what has no nodes of its own."""
 _WORK: Final = {Kind.COPY: "copy", Kind.DATA: "data", Kind.SYNC: "host-sync"}
-"""What goes, as stalls name it."""
+"""Work that goes, as stalls name it."""
 
 
 def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
@@ -338,8 +338,8 @@ def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...], work: str
 def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
     """Launches take no time of the host, nor does what lies between two of them unless it is long.
 
-    Of a trace on all ranks: they run one program, and one may be billed as late in place of this finding.
-    Replay from points knows no launches: there the own time of the finding's ranks becomes shorter.
+    In a trace this holds on all ranks: they run one program, and one may be billed as late in place of this
+    finding. Replay from points knows no launches: there the own time of the finding's ranks becomes shorter.
     """
 
     def apply(draft: Draft, _end: float) -> None:

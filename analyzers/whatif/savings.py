@@ -1,4 +1,4 @@
-"""What findings save, by replay: a prediction with a band, in place of the upper bound where it is proven."""
+"""Savings of findings, by replay: a prediction with a band replaces the upper bound if it is proven."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ proven yet (`benchmarks/replay_live.py`: median error 2.1 %, 16 of 16 bands held
 
 @once
 def replayer(context: Context) -> Replayer | None:
-    """Return the report's replayer; None where nothing can be replayed."""
+    """Return the report's replayer; None if nothing can be replayed."""
     recorded = short_record(context)
     return None if recorded is None else Replayer(context, recorded)
 

@@ -15,15 +15,16 @@ Floats = npt.NDArray[np.float64]
 
 _RUN: Final = ("step", "rank")
 _WORK: Final = (*_RUN, "op", "module")
-"""What an operator of the second forward shares with its like in the first."""
+"""Columns in which an operator of the second forward agrees with its counterpart in the first."""
 
 
 def second_forward_ns(context: Context) -> dict[int, float]:
     """Return rank -> ns per surveyed step in the second forward, without its collectives; empty without one.
 
-    Live records hold its matrix products and attention. Each stands for as much as its like in the first
-    forward: until the next operator of that forward begins, without exposed collectives and without the share
-    of the step that capture takes. The last of a forward, and one without a like, stands for itself alone.
+    Live records hold its matrix products and attention. Each stands for as much as its counterpart in the
+    first forward: until the next operator of that forward begins. Exposed collectives and the share of the
+    step that capture takes are left out. The last of a forward, and one without a like, stands for itself
+    alone.
     """
     rows = context.priced_computes
     rows = keep(rows, rows["duration_ns"].notna() & rows["start_ns"].notna())

@@ -24,7 +24,7 @@ class SharesGone:
         self._parts: dict[tuple[str, Hashable], tuple[Floats, Floats]] = {}
         """The same of parts of a work, which add up to at most the whole."""
         self._late: Floats = np.zeros(nodes)
-        """What late ranks have more of than their peers."""
+        """Excess work of late ranks over their peers."""
         self._shared: Floats = np.zeros(nodes)
         """Idle time of others that goes with it. It may be time of any work that is taken out too."""
 

@@ -67,11 +67,11 @@ _ESTIMATED: Final = (
 
 
 def taken_out(context: Context, gone: Gone) -> Edit:
-    """Return the edit without that work; it changes nothing where the record has none."""
+    """Return the edit without that work; it changes nothing if the record has none."""
 
     timed = (context.stalls["kind"] == "recompute").any()
     is_estimated = gone is RECOMPUTE and context.ledger.run.source == "live" and not timed
-    # What is not timed may be anything that a module's forward does.
+    # Untimed work may be anything that a module's forward does.
     own = (*gone.own, Kind.HOST, Kind.GAP) if is_estimated else gone.own
 
     def apply(draft: Draft, _: float) -> None:
@@ -97,8 +97,8 @@ def taken_out(context: Context, gone: Gone) -> Edit:
 def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[int, int], float]:
     """Return (step, rank) -> what stalls of a kind cost it in that replayed step.
 
-    Empty if it cost them nothing, or if the stalls of some are not on record. What it costs in others tells
-    of no single step, as another rank may lose it in each.
+    Empty if it cost them nothing, or if the stalls of some are not on record. Its cost in other steps says
+    nothing of one step, as another rank may lose it in each.
     """
     rows = context.stalls_in_steps
     rows = rows[rows["kind"] == kind]

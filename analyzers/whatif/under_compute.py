@@ -1,4 +1,4 @@
-"""What communication and compute cost each other once an edit lets them overlap."""
+"""Cost of communication and compute to each other once an edit lets them overlap."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def note(context: Context) -> str:
 
 
 def added_ns(recorded: Recorded, before: Outcome, edits: Sequence[Edit], end: float) -> Floats:
-    """Return how much longer each node runs beside the other sort of work by these edits alone; [n].
+    """Return how much longer each node overlaps the other sort of work by these edits alone; [n].
 
-    What overlapped on record is in the recorded times.
+    Overlap on record is in the recorded times already.
     """
     draft = Draft(recorded)
     for edit in edits:

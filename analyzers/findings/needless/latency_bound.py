@@ -213,7 +213,8 @@ def find(context: Context) -> list[Finding]:
         of_line = keep(frame, frame["code"] == line.code)
         settles = phase == "other" and _after_backward(context, of_line)
         median_bytes = int(by_code["message_bytes"].median()[line.code])
-        # A user's loop between backward and optimizer sends norms or flags if they are one number, else gradients.
+        # A user's loop between backward and optimizer is about a norm or flag if it sends one number, else
+        # about gradients.
         of_norms = phase == "optimizer" or (settles and median_bytes <= ONE_NUMBER_BYTES)
         phase = "optimizer" if settles else phase
         findings.append(

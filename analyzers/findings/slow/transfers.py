@@ -85,9 +85,9 @@ def rows(context: Context) -> pd.DataFrame:
 def judged(context: Context) -> pd.DataFrame:
     """Return one row a collective, on float columns: times of the transfer, predictions and ratios.
 
-    factor: transfer over predicted_ns. ratio: factor over the factor from which a transfer is slow. hidden:
-    share that compute hid, NaN if unknown. others: transfers of other dimensions or ops on the same cards or
-    ranks for each of its own.
+    `factor`: transfer over predicted_ns. `ratio`: factor over the factor from which a transfer is slow.
+    `hidden`: share that compute hid, NaN if unknown. `others`: transfers of other dimensions or ops on the
+    same cards or ranks for each of its own.
 
     The fastest transfer of a collective's ranks counts: the fabric did that much. A message is two rows, of
     its send and of its receive.

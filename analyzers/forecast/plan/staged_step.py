@@ -57,7 +57,7 @@ class StagedTimes:
 
 
 def staged_step_ns(times: StagedTimes, micro_batches: int, contention: float) -> float:
-    """Return the step. Micro-batches are identical: a few of many are simulated, in the steady state of 1F1B."""
+    """Return the step. Micro-batches are identical: a few are simulated, in the steady state of 1F1B."""
     topology = times.topology
     unit = topology.stages if topology.chunks > 1 else 1
     enough = 2 if topology.stages == 1 else 2 * topology.stages

@@ -16,7 +16,7 @@ def choose_fabric(run: Run) -> Fabric:
     """Return the fabric on record, as of dry runs, else the one that fits the device and network, or on CPUs
     the backend.
 
-    Return `UNKNOWN`, on which every floor is None, if none fits and for fake process groups. The choice, how
+    Return `UNKNOWN` (every floor is None) if none fits and for fake process groups. The choice, how
     sure it is and what else would fit are written into the provenance.
     """
     run = with_device(run)

@@ -41,8 +41,8 @@ _WIDEST: Final = 1.5
 
 
 Basis = Literal["measured", "transferred", "model"]
-"""measured: this op was timed on such a group. transferred: others were, and the model is fitted to them.
-model: only published figures of the links and constants of the library."""
+"""`measured`: this op was timed on such a group. `transferred`: others were, and the model is fitted to them.
+`model`: only published figures of the links and constants of the library."""
 
 
 class Price(Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 all_reduce: the double binary tree (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast,
 reduction and scan", 2009). NCCL builds it of a chain inside a host and a tree over hosts. Up and down, it
-takes 2[(g-1) + log2 k] hops for k hosts of g ranks (NCCL src/graph/tuning.cc, v2.30). broadcast and reduce of
-libraries without pipelines: a binomial tree.
+takes 2[(g-1) + log2 k] hops for k hosts of g ranks (NCCL src/graph/tuning.cc, v2.30). A binomial tree:
+broadcast and reduce of libraries without pipelines.
 """
 
 from __future__ import annotations
