@@ -45,7 +45,7 @@ def add_waits(
     frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool, place: Ints
 ) -> pd.DataFrame:
     """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
-    torn, `last_rank`, `last_ns`, after_ns, whole_ns. root_place is `place` (see `held`).
+    torn, last_rank, last_ns, after_ns, whole_ns. root_place is `place` (see `held`).
 
     `arrival_ns`: the start by the reference's clock, if clocks are known to be off.
 
@@ -59,7 +59,7 @@ def add_waits(
     rank that the others need stands for the last one. `whole_ns`: how long such an operation took as a whole,
     which no rank's own span shows. All of that is unknown if the root is. `waited_ns`: exposed time that is
     not transfer. `last_rank`, `last_ns`, `after_ns`: the seen rank that arrived last, when it did, and how
-    long after the one before it. `late_rank` and late_ns are the same if wait is known.
+    long after the one before it. `late_rank` and `late_ns` are the same if wait is known.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
