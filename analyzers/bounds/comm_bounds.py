@@ -47,8 +47,8 @@ NO_COLLECTIVES = CommBounds(0.0, 0.0, 0.0, None, 0.0)
 def free_compute_ns(steps: pd.DataFrame, comm: CommBounds) -> float:
     """Return how long a rank computes in a mean one of `steps`, its rows, while that hides no communication.
 
-    Exposed communication can be hidden behind that and no more. Live on an accelerator what the device did
-    in the rest of the step is not known, so all of it may be compute.
+    Exposed communication can be hidden behind that and no more. Live on an accelerator, the device's work in
+    the rest of the step is unknown, so all of it may be compute.
     """
     mean = steps[_DIVIDED].astype("float64").mean()
     computed = float(mean["compute_ns"])

@@ -2,8 +2,8 @@
 
 The roofline model of Williams, Waterman and Patterson (2009): an operator of F FLOPs that moves B bytes takes
 at least max(F / peak, B / bandwidth). If the format of the peak is in doubt, the fastest that its operands
-allow is taken: a matmul of float32 may run as TensorFloat-32. Attention may skip the half that a causal mask
-hides. So the time stays a lower bound. Data that comes out of a cache can beat B / bandwidth: an operator
+allow is taken. A matmul of float32 may run as TensorFloat-32. Attention may skip the half that a causal mask
+hides. So the time stays a lower bound. Data that comes out of a cache can beat B / bandwidth. An operator
 whose kernels were faster than that on average is held against its FLOPs alone.
 """
 

@@ -33,7 +33,7 @@ class OperatorRows(Struct, frozen=True):
     kinds: pd.DataFrame
     """Operators on equal shapes: columns op, shapes, and formats, a sorted tuple of those of its matrices."""
     of_trace: bool
-    """Whether traces tell, so that all kernels of a step are here, with their times; else live capture, which
+    """Whether a trace gives the rows: then all kernels of a step are here, with their times. Live capture
     records operators with FLOPs only."""
 
     @property

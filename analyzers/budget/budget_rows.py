@@ -56,8 +56,8 @@ class Rows(Struct, frozen=True):
     exposed_ns: Floats
     """Per cell: the step's exposed communication; NaN as `duration_ns`."""
     exposed_lacks: Floats
-    """Per cell: collectives whose part of `exposed_ns` is unknown, where the host waits for each: there a
-    surveyed step knows its own, whatever it knows of each collective."""
+    """Per cell: collectives whose part of `exposed_ns` is unknown. If the host waits for each, a surveyed
+    step knows its own figure, whatever it knows of each collective."""
     timed: Mask
     """Per cell: whether its times may be judged; see `Context.timed_rows`."""
     lacking: dict[str, Ints]

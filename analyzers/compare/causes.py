@@ -108,7 +108,7 @@ def site_words(site: SiteChange) -> str:
 def module_words(module: ModuleChange, *, same_work: bool) -> str:
     """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms per step`.
 
-    `same_work`: operators, shapes and the amount of work are those of before; equal FLOPs alone do not say
+    `same_work`: operators, shapes and the amount of work are those of before. Equal FLOPs alone do not say
     so, as many operators have none.
     """
     was, now = module.time.before, module.time.after

@@ -57,7 +57,7 @@ def state(
 ) -> State:  # fmt: skip
     """Return how much longer equal work took, and how evenly.
 
-    One changed module does not move the middle of many; a change of all by one factor is the machine, its
+    One changed module does not move the middle of many. A change of all by one factor is the machine, its
     clock or settings. `noise`: the share by which runs of one program differ on one machine.
     """
     both = {name: (before[name], after[name]) for name in before if name in after}

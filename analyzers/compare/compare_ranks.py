@@ -53,8 +53,8 @@ def rank_judges(
 ) -> list[Judge]:
     """Add a row for each rank and return what judges those that changed by more than the others.
 
-    A rank is judged against the middle one of the others, step by step, which takes out what all of them
-    have in common. `floor`: what differs of a time from run to run, in ns.
+    A rank is judged against the middle one of the others, step by step. This takes out what all of them have
+    in common. `floor`: what differs of a time from run to run, in ns.
     """
     ranks = sorted(before.keys() & after.keys())
     if len(ranks) < 2 or not rows.enough:

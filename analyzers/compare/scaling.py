@@ -91,7 +91,7 @@ def scaling_kind(
 ) -> tuple[Kind, tuple[float, float] | None, str]:
     """Return the kind, the work of a step of each run where the kind needs it, and why in words.
 
-    Equal effective batches a step are strong scaling, equal ones a rank are weak; where they are neither,
+    Equal effective batches per step are strong scaling, equal ones per rank are weak. If they are neither,
     the batches are the work. `meshes`: names of the mesh dimensions of each run. If nothing shows which ranks
     have data of their own, all have it unless a dimension may be one along which ranks share it.
     """

@@ -105,9 +105,9 @@ def paired(before: list[Site], after: list[Site]) -> Paired:
     """Return which of both are one: equal ones first, then what is left of a place in its order.
 
     At one place two collectives of another number format or size are one whose format or size changed. Those
-    of as many elements are paired first, then those called as often: a changed program adds and takes away
-    whole ones too. Last come those of the same function with as many elements, but of another module or
-    phase. Then code was moved, or a copy in another format no longer shows whose it is.
+    of as many elements are paired first, then those called as often. A changed program adds and removes whole
+    calls too. Last come those of the same function with as many elements, but of another module or phase.
+    Then code was moved, or a copy in another format no longer shows whose it is.
     """
     pairs: Paired = []
     left = [list(before), list(after)]

@@ -193,7 +193,7 @@ def shifted(frame: pd.DataFrame, matches: Matches) -> Bools:
     Two ranks may miss the same number of collectives, one at the start of its window and one at the end.
     Their order then agrees, and their clocks seem to be off by a whole number of collectives.
 
-    Returned are all rows of a group and step that go by order, if two ranks' ends differ by more than 100 us.
+    Returned are the rows of a group and step that go by order, if two ranks' ends differ by more than 100 us.
     The ends must also agree if the one rank's collectives are compared with the other's a few places on.
     """
     marks = matches.rows

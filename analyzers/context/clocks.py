@@ -29,8 +29,8 @@ GLOO_NS: Final = 1_000_000
 """The same within a host under gloo: its threads share the cores, so ranks leave later by habit."""
 
 ONE_HOST_NS: Final = 1_000_000
-"""The same where the devices on record show that the job fits one host. Its ranks have one clock, and a rank
-whose kernels are launched late may leave some hundred microseconds after the others each time."""
+"""The same where the devices on record show that the job fits one host. Its ranks have one clock. A rank
+whose kernels are launched late may still leave some hundred microseconds after the others each time."""
 
 LEAST_WEIGHT: Final = 1 / 64
 """Weight of the smallest message against the largest: the end of a tiny one is mostly noise."""
@@ -129,7 +129,7 @@ def shared(run: Run) -> Clocks:
 def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
     """Return the clocks with their offsets, as far as matched collectives tell.
 
-    Clocks are compared group by group, the widest first. A group whose hosts are all known adds nothing; one
+    Clocks are compared group by group, the widest first. A group whose hosts are all known adds nothing. One
     that shares a host with known ones is tied to them by it. Groups with few ends, or with uneven ones only,
     come last: they tie clocks only if all ends agree.
     """

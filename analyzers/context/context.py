@@ -67,8 +67,8 @@ class Context:
     collectives alone tell are means over these."""
     alike: tuple[int, ...]
     """Those of them that all their ranks surveyed, or all watched; all steps where there are none such. In
-    others the ranks that watched wait for the capture of those that surveyed, so who waits for whom, and how
-    fast transfers are, is looked at in these."""
+    others the ranks that watched wait for the capture of those that surveyed. So waiting and transfer speeds
+    are taken from these."""
     timed: tuple[int, ...]
     """Those of `alike` whose times are truest: the ones that all ranks watched, or all where there are none.
     The bars show these steps, and times are means over them, so that tolls are parts of the bars. A surveyed
@@ -79,9 +79,9 @@ class Context:
     step_ns: float | None
     """Mean duration of a step on the slowest rank, capture's own work left out; None without steps.
 
-    Over the steps that all ranks watched where there are any: capture hardly slows those, and the first
-    step, which sets things up, is not among them. A toll from surveyed steps may stand against it as a
-    duration, not as a share: surveyed steps take longer."""
+    Only steps that all ranks watched, if there are any. Capture hardly slows those, and they exclude the
+    first step, which sets things up. A toll from surveyed steps may stand against it as a duration, not as a
+    share: surveyed steps take longer."""
     memo: Memo = field(default_factory=dict, repr=False, compare=False)
     """Values that `once` has made of this context."""
 
@@ -128,8 +128,8 @@ class Context:
     def slowed_ranks(self) -> frozenset[int]:
         """The ranks of accelerators whose idle time is known of surveyed steps only, with the survey's in it.
 
-        A survey slows the host that launches kernels, so that the device waits; how much of its idle time is
-        the job's own is not known of these.
+        A survey slows the host that launches kernels, so that the device waits. How much of these ranks' idle
+        time is the job's own is unknown.
         """
         rows = self.parts_rows
         if not surveyed_on_device(self.ledger):

@@ -51,15 +51,15 @@ def add_waits(
 
     `wait`: from this rank's start to the last rank's, within this rank's own span. `transfer`: the rest of
     the span. If an audit (`live`) saw a send, its transfer lasts at most as long as its receiver's. Both stay
-    unknown if a rank or a time is missing, if the ranks' clocks are not tied to each other, or if they
-    plainly disagree. `skew_ns` is then how far apart the ends lie, which ranks reach together. `torn`: a rank
-    left before another arrived although all share a clock, so the record must be wrong, not the clock.
-    Collectives of no bytes, and those to which ranks give different amounts, need not wait for everybody:
-    they are neither. Ranks of a rooted operation wait only for those they need (see `rooted`): there, the
-    rank that the others need stands for the last one. `whole_ns`: how long such an operation took as a whole,
-    which no rank's own span shows. All of that is unknown if the root is. `waited_ns`: exposed time that is
-    not transfer. `last_rank`, `last_ns`, `after_ns`: the seen rank that arrived last, when it did, and how
-    long after the one before it. `late_rank` and `late_ns` are the same if wait is known.
+    unknown if a rank or a time is missing, or if the ranks' clocks are not tied to each other or plainly
+    disagree. `skew_ns` is then how far apart the ends lie, which ranks reach together. `torn`: a rank left
+    before another arrived although all share a clock, so the record must be wrong, not the clock. Collectives
+    of no bytes, and those to which ranks give different amounts, need not wait for everybody: they are
+    neither. Ranks of a rooted operation wait only for those they need (see `rooted`). There, the rank that
+    the others need counts as the last one. `whole_ns`: how long such an operation took as a whole, which no
+    rank's own span shows. All of that is unknown if the root is. `waited_ns`: exposed time that is not
+    transfer. `last_rank`, `last_ns`, `after_ns`: the seen rank that arrived last, when it did, and how long
+    after the one before it. `late_rank` and `late_ns` are the same if wait is known.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
@@ -209,8 +209,8 @@ def add_floors(
 
 
 def _costs(keys: pd.DataFrame, placed: list[Placement | None], fabric: Fabric) -> list[Cost | None]:
-    """Return what each kind of collective costs: all sizes of an op and placement at once, as there may be
-    as many sizes as rows."""
+    """Return what each kind of collective costs. All sizes of an op and placement are priced at once, as
+    there may be as many sizes as rows."""
     kinds: dict[tuple[str, Placement | None], list[int]] = {}
     for kind, key in enumerate(zip(keys["op"], placed, strict=True)):
         kinds.setdefault(key, []).append(kind)

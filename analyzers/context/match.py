@@ -27,8 +27,8 @@ OVERLAP_NS: Final = 100_000
 """Clocks of one host are as good as one within this."""
 
 UNEVEN_OPS: Final = ("all_to_all",)
-"""Ranks may send different amounts in these: with a sequence number they are one whatever their sizes;
-by order, a size that differs leaves them unmatched, no more."""
+"""Ranks may send different amounts in these. With a sequence number they are one whatever their sizes; by
+order, a size that differs only leaves them unmatched."""
 
 COLUMNS: Final = [
     *("rank", "group", "group_size", "step", "seq", "op"),
@@ -101,7 +101,7 @@ def _apart(work: pd.DataFrame) -> list[int]:
 def _shifted(work: pd.DataFrame) -> set[int]:
     """Return the groups whose ranks tell one and the same story under numbers a constant apart.
 
-    A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only: they stay
+    A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only. They stay
     apart for as long as the group lives. One record a rank is no story.
     """
     shifted: set[int] = set()

@@ -58,7 +58,7 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     """Return the collectives without the floors that are refuted, and those floors, the worst first.
 
     The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing. If
-    transfer and waiting cannot be separated, as with one rank seen of many, the whole span is used: no
+    transfer and waiting cannot be separated, as with one rank seen of many, the whole span is used, as no
     transfer lasts longer. Rooted operations refute nothing: ranks leave early, or come when all is done. A
     floor that was refuted is unknown: a model that is wrong there says nothing of the least time. The speed
     of light, which follows from the links alone, stays unless transfers lie below that as well.

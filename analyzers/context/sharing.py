@@ -105,9 +105,8 @@ def at_once(frame: pd.DataFrame, members: Members, per_host: int) -> pd.Series[f
     """Return, by `kind`, how many transfers of one sort a node's cards carried at once, in the median.
 
     `frame` has the rows that cross nodes: kind, rank, op, group_id, match_id, message_bytes, arrival_ns,
-    duration_ns, transfer_ns. Transfers are of one sort where op, size and dimension agree: what is said of
-    them holds for each, so that a slow one, which ends alone, has company too. A kind without times is left
-    out.
+    duration_ns, transfer_ns. Transfers are of one sort if op, size and dimension agree. A statement about
+    them holds for each, so a slow one, which ends alone, has company too. A kind without times is left out.
     """
     frame = keep(frame, (frame["transfer_ns"] > 0) & frame["match_id"].notna() & frame["arrival_ns"].notna())
     if frame.empty:

@@ -133,9 +133,9 @@ def launching(findings: Sequence[Finding], place: int | None) -> bool:
 def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> tuple[str, ...]:
     """Return what to do in words that may end the sentence, the most telling first; empty without a place.
 
-    A remedy is first if its first clause is a short order that explains itself; then the finding's number, as
-    the bill counts it. `purpose`, as `to send less, `, stands before a finding of another kind than what the
-    sentence blames: a bare number would seem to belong to that.
+    A remedy is first if its first clause is a short order that explains itself. Then comes the finding's
+    number, as the bill counts it. `purpose`, as `to send less, `, stands before a finding of another kind
+    than the sentence blames. A bare number would seem to belong to that kind.
     """
     if place is None:
         return ()

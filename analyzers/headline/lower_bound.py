@@ -1,7 +1,7 @@
 """How fast collectives were at least, if only some of their ranks are on record.
 
 A transfer takes no longer than the whole span on any rank. So bytes over span are a lower bound of the
-bandwidth, and the span over the expected time is an upper bound of how slow the network was.
+bandwidth. The span over the expected time is an upper bound of how slow the network was.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def clause(
 ) -> tuple[str, tuple[str, ...]]:
     """Return what is at fault as far as evidence goes, and the kinds of the findings that bill it.
 
-    `share`: of exposed communication in the steps; `factor`: transfers over what is expected, None unknown;
-    `waiting`: share of the steps in which ranks wait for each other.
+    `share`: exposed communication as a share of the steps. `factor`: transfers over the expected time, None
+    if unknown. `waiting`: share of the steps in which ranks wait for each other.
     """
     first = most_expensive(findings)
     if first is not None and first.kind == "straggler":

@@ -3,9 +3,9 @@
 At fault is a rank, the network, a pipeline's stage, the host, the input pipeline, copies, or an abstraction
 that adds collectives. `Report.verdict`, which renderers show first, puts errors before it.
 
-It must not contradict the bill: `host_waits.clause` gives way to a finding with a higher toll,
-`moving.most_expensive` has the sentence name a first finding that is about late ranks. `advice.first_of`
-points only to findings of what the sentence blames.
+It must not contradict the bill. `host_waits.clause` gives way to a finding with a higher toll;
+`moving.most_expensive` has the sentence name a first finding about late ranks. `advice.first_of` points only
+to findings of what the sentence blames.
 """
 
 from __future__ import annotations

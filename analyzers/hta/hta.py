@@ -22,8 +22,8 @@ from shardtoll.ledger.answers.hta_figures import (
 
 NS: Final = 1
 US: Final = 1000
-"""Units HTA can be fed. Its critical path needs microseconds: in nanoseconds operators may end after the
-one they ran in, and the call stack it builds from them is wrong. All else is exact in nanoseconds."""
+"""Units HTA can be fed. Its critical path needs microseconds. In nanoseconds operators may end after the one
+they ran in, and the call stack it builds from them is wrong. All else is exact in nanoseconds."""
 
 KERNEL_WAIT_NS: Final = 30_000
 SLOW_CALL_NS: Final = 50_000

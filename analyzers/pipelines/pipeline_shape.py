@@ -142,7 +142,7 @@ def _from_both_ends(told: pd.DataFrame, pipes: list[tuple[int, ...]]) -> bool:
 def _without_phases(lanes: Lanes, line: tuple[int, ...]) -> Shape | None:
     """Return the shape where phases are unknown, by the messages from the last rank back to the first.
 
-    Between neighbours go m v messages each way, from the last rank to the first m (v - 1) in forward, and as
+    Neighbours send m v messages each way. The last rank sends m (v - 1) to the first in forward, and gets as
     many back. A V of m micro-batches sends what one stage a rank with 2 m sends: then only the passes are
     known. With two ranks, neighbours and ends are the same, so nothing distinguishes the layouts.
     """
@@ -170,7 +170,7 @@ def _one_stage_or_v(ranks: int, passes: int) -> Shape:
 def _by_ends(context: Context, pipes: list[tuple[int, ...]]) -> Shape | None:
     """Return the shape where peers are unknown too: by the sends per step of ends and of ranks between.
 
-    Ends send (2 v - 1) m messages and ranks between 2 v m, laid in turn; laid as a V 2 m and 4 m.
+    Laid in turn, ends send (2 v - 1) m messages and ranks between 2 v m. Laid as a V, they send 2 m and 4 m.
     """
     ends = {rank for line in pipes for rank in (line[0], line[-1])}
     between = {rank for line in pipes for rank in line} - ends

@@ -323,7 +323,7 @@ def _free(columns: _Columns, before: Ints) -> Floats:
     """Return when the stream of each work was free for it: the work before had ended, and its waits."""
     free = np.where(before >= 0, columns.end[before], -np.inf)
     point = columns.kind == int(Kind.POINT)
-    # A wait takes no time of its own: it hands on when the stream was free and what it waited for had ended.
+    # A wait takes no time of its own. It hands on when the stream was free and the awaited work had ended.
     for place in np.flatnonzero(point).tolist():
         awaited = columns.end[columns.awaits[place]] if columns.awaits[place] >= 0 else -np.inf
         previous = before[place]

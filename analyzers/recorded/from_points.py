@@ -239,8 +239,8 @@ def _joined(
 
 
 def _calls(context: Context) -> Ints:
-    """Return for each collective, by index in their frame, the number of its call: equal in steps that make
-    the same calls in the same order."""
+    """Return for each collective, by index in their frame, the number of its call. It is equal in steps that
+    make the same calls in the same order."""
     frame = context.collectives
     called = numbered(frame, PLACE)
     step = frame["step"].to_numpy(dtype=np.int64, na_value=-1)

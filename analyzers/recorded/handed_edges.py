@@ -36,7 +36,7 @@ class Edges(Struct, frozen=True):
 
 
 def edges_of(nodes: Nodes, made: Messages) -> Edges:
-    """Return the edges of messages: the receiver's host goes on when the sender's device, or its host, was
+    """Return the edges of messages. The receiver's host goes on when the sender's device, or its host, was
     there and the data had come.
 
     If a receiver called so late that the data was there, its message took no longer than is usual between

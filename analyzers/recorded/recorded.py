@@ -34,8 +34,8 @@ class Recorded:
     """Its ranks are places in `ranks`."""
     order: Order
     source: Source
-    """events: launches, streams and waits of traces. points: collectives and the rank's own time between
-    them, of live runs, and of traces whose launches tell nothing."""
+    """`events`: launches, streams and waits of traces. `points`: collectives and the rank's own time between
+    them, of live runs, and of traces without usable launches."""
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     step: Ints
@@ -62,7 +62,7 @@ class Recorded:
     end_ns: Floats
     call: Ints | None = None
     """For `points`: number of the call that a collective is, by its index in the frame. Equal in steps that
-    make the same calls, so that what is known of one step's rows says which nodes of another they are."""
+    make the same calls. So facts about one step's rows apply to the matching nodes of another."""
     first_ns: Floats | None = None
     """[ranks] Time at which each rank's first step begins; None if every step begins anew."""
     simulated: Simulated = field(default_factory=Simulated, init=False, repr=False, compare=False)

@@ -37,8 +37,8 @@ def simulate(
     """Return when each node of the graph starts and ends.
 
     `durations`, [n] in ns, stand in for the graph's own. `order`, from `order_of`, saves finding it again
-    for another simulation of the same lanes, edges and rendezvous. Raises `DeadlockError` where nodes wait
-    for each other; with `force` those go on that stand at a rendezvous which can never be complete.
+    for another simulation of the same lanes, edges and rendezvous. Raises `DeadlockError` if nodes wait for
+    each other. With `force` those go on that stand at a rendezvous which can never be complete.
     """
     order = order_of(graph, force=force) if order is None else order
     own = graph.duration_ns if durations is None else durations

@@ -64,9 +64,10 @@ WAITING: Final = (Role.BOTH, Role.WAITS)
 class EventGraph:
     """n nodes, m edges. Arrays are not to be written to; see `Builder` for making one.
 
-    A node arrives when its lane has come to it, all nodes before it have ended (each plus its lag) and its
-    release has come. It starts on arrival, or, at a rendezvous at which it waits, when the last node that
-    feeds the rendezvous has arrived too. It ends `duration_ns` later, and then its lane is free.
+    A node arrives when three conditions hold: its lane has come to it, all nodes before it have ended (each
+    plus its lag), and its release has come. It starts on arrival, or, at a rendezvous at which it waits, when
+    the last node that feeds the rendezvous has arrived too. It ends `duration_ns` later, and then its lane is
+    free.
     """
 
     duration_ns: Floats

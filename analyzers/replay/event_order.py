@@ -59,8 +59,8 @@ def lane_before_of(lane: Ints) -> Ints:
 def order_of(graph: EventGraph, *, force: bool = False) -> Order:
     """Return the order of a graph's events.
 
-    Raises `DeadlockError` where nodes wait for each other. With `force`, as records that contradict
-    each other need it, the first of them that stands at a rendezvous goes on without the others.
+    Raises `DeadlockError` where nodes wait for each other. With `force`, as contradictory records need it,
+    the first of them that stands at a rendezvous goes on without the others.
     """
     n = len(graph)
     to = np.concatenate([np.arange(n), graph.edge_to])

@@ -1,9 +1,9 @@
 """The dependency graph of one step over all ranks, from what the collectives' table tells.
 
-Each rank runs through points in order of its own time: it arrives at a collective, send or receive, and later
-goes on with what that brought. Between two points lies the rank's own time: nothing else delayed it. A
-collective is complete when all that it waits for have arrived and its data has moved. Dependencies come from
-matches, never from times that happen to agree.
+Each rank runs through points in order of its own time. It arrives at a collective, send or receive, and later
+goes on with the result. Between two points lies the rank's own time: nothing else delayed it. A collective is
+complete when all that it waits for have arrived and its data has moved. Dependencies come from matches, never
+from times that happen to agree.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _joined(
 
 
 def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return for each row the number of the collective that it waits for and of that which waits for it, -1
+    """Return for each row the number of the collective that it waits for and of the one that waits for it, -1
     for none. The third array is its time from the last arrival on.
 
     A collective that somebody left before another arrived keeps only those rows that cannot have left early;

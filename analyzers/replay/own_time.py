@@ -18,7 +18,7 @@ def blocked(rows: Iterable[tuple[int, int, int]]) -> list[Span]:
     """Return the spans in which one rank was blocked, in order; `rows` are start, end and exposed time.
 
     A rank is blocked at the end of what it waits for. Collectives that were exposed at one instant share it
-    (rule 6 of the accounting), so each takes the latest time of its span that no other has taken.
+    (rule 6 of the accounting). So each takes the latest time of its span that no other has taken.
     """
     in_order = sorted(rows, key=lambda row: -row[1])
     if all(later[0] >= row[1] for later, row in pairwise(in_order)):

@@ -28,8 +28,8 @@ def in_order(
     further collectives that rows feed, the others are by point.
 
     Points come rank by rank, each rank's in its own order. A row is complete after all arrivals that feed its
-    collective. Records that contradict that, as a rank that seems to wait for itself, would never go on:
-    then the first rank that waits goes on without.
+    collective. Contradictory records, as of a rank that seems to wait for itself, would never go on. Then the
+    first rank that waits goes on without.
     """
     rows, dones, ranks = row.tolist(), done.tolist(), rank.tolist()
     matches, numbers_of = match.tolist(), fed_numbers(feeds, fed_by, fed)

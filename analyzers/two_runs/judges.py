@@ -70,8 +70,8 @@ class Rows:
     ) -> Judge:  # fmt: skip
         """Add a noisy row and return what judges it; None if it is not known.
 
-        `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each
-        step of each run; the row is judged against that, which takes out what all rows have in common.
+        `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each step of
+        each run. The row is judged against that, which takes out what all rows have in common.
         """
         means = tuple(None if row is None or not len(row) else float(row.mean()) for row in (before, after))
         if before is None or after is None or not self.enough or None in means:

@@ -67,7 +67,7 @@ def likeness(finding: Finding, other: Finding) -> tuple[int, int] | None:
     """Return how much speaks for both being one finding; None if something speaks against it.
 
     Unknown on one side speaks for nothing. A module or a line may differ if the rest of the place identifies
-    it well enough: the code was renamed or moved.
+    it well enough. Then the code was renamed or moved.
     """
     if finding.kind != other.kind or late_rank(finding) != late_rank(other):
         return None

@@ -55,8 +55,8 @@ class Chosen:
 def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[Chosen, Chosen]:
     """Return the steps of both runs, like with like: watched ones where both have them, else surveyed ones.
 
-    `warm_up`: so many first steps are left out; None: `WARM_UP`, or 1 of a short run, and those after them
-    that are slow against the rest. Raises UsageError where it leaves a run no step.
+    `warm_up`: number of first steps that are left out. None: `WARM_UP`, or 1 of a short run, and those after
+    them that are slow against the rest. Raises UsageError where it leaves a run no step.
     """
     kinds = []
     for report in (before, after):
@@ -95,8 +95,9 @@ def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[C
 def _settled(report: Report, chosen: Chosen) -> Chosen:
     """Return it without the leading steps that are slow against the rest, as long as enough are left.
 
-    Slow: longer than the median of the steps after them by `SLOW` of their standard deviations (as the median
-    absolute deviation tells it), and by `SLOW_SHARE`. One such step widens every interval of a short run.
+    Slow: longer than the median of the steps after them by two limits. These are `SLOW` of their standard
+    deviations (from the median absolute deviation), and `SLOW_SHARE`. One such step widens every interval of
+    a short run.
     """
     table = in_steps(report.tables["steps"], chosen.timed).select(["step", "duration_ns", "capture_ns"])
     sums = table.group_by("step").aggregate([("duration_ns", "mean"), ("capture_ns", "mean")]).sort_by("step")

@@ -1,12 +1,12 @@
 """Whether two runs made the same gradients, however each of them is sharded.
 
-Tolerance. Two right programs add the same numbers in another order; how far that takes a gradient follows
-from the spacing eps of the coarsest dtype that it went through. The tolerance is sqrt(eps), relative to the
-gradient's norm: 3.5e-4 for float32, 8.8e-2 for bfloat16 (why: see the gradient check). A gradient that
-is zero but for rounding is held to eps times the root mean square of all gradients. Each optimizer step
-builds on the rounding of the one before: the tolerance grows by `GROWTH` a step, up to `MOST`.
+Tolerance. Two right programs add the same numbers in another order. The effect on a gradient follows from the
+spacing eps of the coarsest dtype that it went through. The tolerance is sqrt(eps), relative to the gradient's
+norm: 3.5e-4 for float32, 8.8e-2 for bfloat16 (why: see the gradient check). A gradient that is zero but for
+rounding is held to eps times the root mean square of all gradients. Each optimizer step builds on the
+rounding of the one before: the tolerance grows by `GROWTH` a step, up to `MOST`.
 
-Real mistakes are far outside: a reduction missing over n ranks is off by (n - 1)/n or by about sqrt(1 - 1/n),
+Real mistakes are far outside. A reduction missing over n ranks is off by (n - 1)/n or by about sqrt(1 - 1/n),
 a doubled one by 1. The distance is estimated from the eight numbers of a sketch, and may be off by a factor
 of three. This is little next to the three orders of magnitude between rounding in float32 and a mistake. It
 is less than the one order in bfloat16.

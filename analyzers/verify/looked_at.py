@@ -127,7 +127,7 @@ LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
 }
 """Kind -> what a run must have looked at, in words that follow `the run after`, and how to have it do so.
 
-Every kind has an entry. Watched steps tell some times too, but not what takes them; a run that looked at less
+Every kind has an entry. Watched steps show some times too, but not their causes. A run that looked at less
 than the one before is not asked to prove anything. A `hang` is asked for by steps: `_stands_before`."""
 
 NOT_IN_TRACES: Final = (

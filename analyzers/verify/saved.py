@@ -25,7 +25,7 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
     """Compare what the judged findings predicted with what the step's time became.
 
     Whether the step changed is what `compare` says of it: both commands judge by one rule.
-    A saving is an upper bound, or the high end of a band is one, so it is kept if the step became shorter by
+    A saving is an upper bound, or the high end of a band is one. So it is kept if the step became shorter by
     no more than that. The prediction of the `rest` of the bill counts too if its finding is gone as well: the
     step's time knows no cause.
     """

@@ -45,10 +45,10 @@ MOST_LEFT: Final = 1 / 6
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
     """Compare two runs, called `names`.
 
-    `wanted`: numbers on the bill of the run before, or kinds; none means its errors, and those warnings that
-    a fix takes away whatever the machine does. Its other warnings are of times, which vary from run to run
-    (late ranks, exposed communication): they are shown, not judged. Findings about the record itself are
-    never judged unless wanted. Raises UsageError if the run before has no such finding.
+    `wanted`: numbers on the bill of the run before, or kinds. None given means its errors, and the warnings
+    that a fix removes on any machine. Its other warnings are of times, which vary from run to run (late
+    ranks, exposed communication): they are shown, not judged. Findings about the record itself are never
+    judged unless wanted. Raises UsageError if the run before has no such finding.
     """
     runs = TwoRuns.of(before, after)
     bills = both_bills(before, after)

@@ -33,9 +33,9 @@ def changed_bill(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the findings that vanish with the change and those that appear; not those of the record.
 
-    A record tells more than a replay of it. So a finding vanishes only if replay without the change shows it,
-    or if the change is its own fix: `fixed` are such numbers of `bill`. Nor does one appear that replay
-    without the change shows too.
+    A record tells more than a replay of it. So a finding vanishes in two cases: replay without the change
+    shows it, or the change is its own fix. `fixed` are such numbers of `bill`. Nor does one appear that
+    replay without the change shows too.
     """
     ledger = made.context.ledger
     was = _billed(bill, np.arange(ledger.tables["collectives"].num_rows))

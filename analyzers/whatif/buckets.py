@@ -29,7 +29,7 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
 
     Larger ones: neighbours become one, with one latency, ready when the last of them was. Smaller ones: of a
     bucket's parts all but the last overlap the backward before it, as far as that is long enough. A bucket is
-    cut between parameters only, as DDP does, and holds gradients of one backward only: those of the next
+    cut between parameters only, as DDP does. It holds gradients of one backward only: those of the next
     micro-batch are another bucket's. `latency`: the share of each collective's time.
 
     Raises UsageError where no all_reduce is in backward, and where a bucket to cut holds unknown parameters.
@@ -195,8 +195,9 @@ def _parts(text: str, bytes_: float, numels: dict[str, int], most: int) -> tuple
 def _elements(text: str, numels: dict[str, int]) -> list[list[int]]:
     """Return what the elements of a bucket's parameters may be, in the order of the bucket.
 
-    If there are many parameters, the name gives the first. DDP takes neighbours: in the order of their
-    gradients from the last to the first once it has seen that order, before that from the first to the last.
+    If there are many parameters, the name gives the first. DDP takes neighbours in the order of their
+    gradients, from the last to the first, once it has seen that order. Before that it goes from the first to
+    the last.
     """
     many = _MANY.fullmatch(text)
     if many is None:

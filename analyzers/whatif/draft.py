@@ -137,7 +137,7 @@ class Draft:
         """Take as much recorded time per step off the nodes of these kinds as a rank has in `by_ns`, in equal
         shares.
 
-        `work` says what it is, so that another edit that takes out the same finds it gone; `part` that it is
+        `work` names it, so that another edit that takes out the same finds it gone. `part` says that it is
         one of several parts of it.
         """
         recorded = self.recorded
@@ -212,8 +212,8 @@ class Draft:
         values[here] = np.where(was > 0, np.minimum(values[here], was * factor), values[here])
 
     def _rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
-        """Hold a rank to its peers by phase of the step and kind of node; between one collective and the next
-        if all issue as many."""
+        """Hold a rank to its peers by phase of the step and kind of node. If all issue as many collectives,
+        the time between two collectives replaces the phase."""
         recorded, graph = self.recorded, self.recorded.graph
         others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
         if rank not in recorded.ranks or not others:
@@ -266,8 +266,8 @@ class Draft:
 
 
 def _spread(recorded_ns: Floats, here: Bools, key: Ints, by_ns: Floats) -> tuple[Floats, Floats]:
-    """Return the equal share that these nodes of each key lose if they lose so much, by node; and by key what
-    they do not hold."""
+    """Return the equal share that these nodes of each key lose if they lose so much, by node. Also return by
+    key the time that they do not hold."""
     total = np.bincount(key[here], recorded_ns[here], len(by_ns))
     share = np.minimum(1.0, by_ns / np.where(total > 0, total, np.inf))
     return np.where(here, share[key], 0.0), np.maximum(0.0, by_ns - total)

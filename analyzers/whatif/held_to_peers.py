@@ -1,7 +1,7 @@
 """A rank of a live run as fast as its peers: which kinds of its own time become shorter.
 
 Only what a late rank has more of goes. If it computes longer and reads batches as the others do, its batches
-take as long afterwards, so that another fix may still take them out.
+take as long afterwards. So another fix may still take them out.
 """
 
 from __future__ import annotations

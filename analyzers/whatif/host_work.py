@@ -2,16 +2,17 @@
 
 Steps made from points hold it in the ranks' own time. It is in three places.
 
-- Between two such calls of one place of the program, one right after the other: same operation, cause, module
-  and line, and the rank issued nothing else between them. It goes with the calls, as far as such times are
-  short as a rule: a longer one holds other work too. Inside of them too. In a forward or backward pass it is
-  as for a call that stands alone: from one pass to the next lies all that the program does.
-- Before and inside of a call that stands alone: at most what lies between two calls of its operation and
-  cause that follow each other. It holds all that the first does after it and the second before it.
+- Between two such calls of one place of the program, one right after the other. Both have the same operation,
+  cause, module and line, and the rank issued nothing else between them. It goes with the calls, as far as
+  such times are short as a rule: a longer one holds other work too. Inside of them too. In a forward or
+  backward pass it is as for a call that stands alone. From one pass to the next lies all that the program
+  does.
+- Before and inside of a call that stands alone: at most the time between two successive calls of its
+  operation and cause. It holds all that the first does after it and the second before it.
 - Around a call whose like never follow each other, as if there is one per step: any of it, or none.
 
-Only time outside operators counts, and only as much of it as the rank was awake for: a sleep is no work of a
-call. If the system did not say how long a rank slept, or if nothing divides a step, nothing is known.
+Only time outside operators counts, and only while the rank was awake: a sleep is no work of a call. If the
+system did not say how long a rank slept, or if nothing divides a step, nothing is known.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ LOGGING: Final = ("op", "phase", "caused_by_op", "parameter")
 
 def is_logging(rows: pd.DataFrame) -> bool:
     """Return whether the rows gather whole tensors outside the model's passes, as for logging, or exchange
-    Python objects: their remedy is to do it seldom, not to hide it. Columns `LOGGING`."""
+    Python objects. Their remedy is to do it seldom, not to hide it. Columns `LOGGING`."""
     cause = rows["caused_by_op"].fillna("")
     if cause.isin(OBJECT_CALLS).all():
         return True
@@ -338,7 +338,7 @@ def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...], work: str
 def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
     """Launches take no time of the host, nor does what lies between two of them unless it is long.
 
-    In a trace this holds on all ranks: they run one program, and one may be billed as late in place of this
+    In a trace this holds on all ranks. They run one program, and one may be billed as late in place of this
     finding. Replay from points knows no launches: there the own time of the finding's ranks becomes shorter.
     """
 

@@ -86,14 +86,14 @@ class Replayer:
         given.
 
         An edit that alone would save more than its finding costs changes more than the finding speaks of.
-        So these edits save what the others do by replay and the costs of these findings, at most: the step is
-        as much longer as makes up for that. One more edit that only shortens work therefore never lengthens
+        So these edits save at most what the others do by replay plus the costs of these findings. If replay
+        saves more, the step is made longer. One more edit that only shortens work therefore never lengthens
         the step, even if it takes out what another has taken out already.
 
         The work that hides a cost may itself be taken out by the others, as a late rank that computes while
-        all fetch. Then these edits save more after the others than alone, and that in the share which their
-        cost is of what they save alone. If there are several, it is the largest share, so that one more edit
-        never lengthens the step.
+        all fetch. Then these edits save more after the others than alone. The share of it that counts is
+        their cost over their saving alone. If there are several, it is the largest share, so that one more
+        edit never lengthens the step.
         """
         draft = self._edited(edits, end)
         over = [edit for edit in edits if self._saves_too_much(edit, end)]

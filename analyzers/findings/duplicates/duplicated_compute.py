@@ -66,8 +66,8 @@ def find(context: Context) -> list[Finding]:
 
     Each operator is counted once: as done again on its own rank, or else by whichever of the two proofs
     shows more ranks. The toll is the mean duration over the ranks, per surveyed step, times (1 - 1/ranks);
-    None if operators have no durations. The counterfactual is each rank doing its share of the work, so
-    the saving is the whole toll; FLOPs are exact sums over the ranks seen.
+    None if operators have no durations. The counterfactual is each rank doing its share of the work, so the
+    saving is the whole toll. FLOPs are exact sums over the ranks seen.
     """
     frame = keep(context.priced_computes, context.priced_computes["flops"] > 0)
     if frame.empty:

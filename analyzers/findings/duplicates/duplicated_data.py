@@ -173,7 +173,7 @@ def _shared(context: Context, rows: pd.DataFrame, ranks: Sequence[int]) -> list[
 def _same_work(context: Context, ranks: Sequence[int]) -> bool:
     """Whether ranks that have equal inputs also compute equally.
 
-    Ranks that exchange activations in forward may share a batch on purpose and cut it inside the model: there
+    Ranks that exchange activations in forward may share a batch on purpose and cut it inside the model. There
     nearly all of forward's matmuls must have equal inputs too.
     """
     frame = context.in_steps

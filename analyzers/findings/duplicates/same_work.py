@@ -175,9 +175,9 @@ def telling(frame: pd.DataFrame) -> pd.Series[bool]:
 def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the matmuls that their rank has done before with the same inputs, with `first_source`.
 
-    Only matmuls within one pass of one phase, in the same module with the same parameter: layers that start
+    Only matmuls within one pass of one phase, in the same module with the same parameter. Layers that start
     with equal weights are different layers. Recomputing is left out. In some schedules passes of equal
-    micro-batches follow one another: if every call of a stretch is made equally often, none is returned.
+    micro-batches follow one another. If every call of a stretch is made equally often, none is returned.
     """
     frame = keep(frame, (frame["work"] == "matmul") & ~frame["phase"].isin(("recompute", "optimizer")))
     frame = frame.sort_values(["rank", "step", "index"], kind="stable")

@@ -88,12 +88,12 @@ def find(context: Context) -> list[Finding]:
 
     Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
 
-    Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
+    Exposed times are per step, on the rank where they are largest. Each collective is in one finding, so the
     tolls bill no time twice. Waiting that `straggler` or `pipeline-bubble` bills is left out. The
-    counterfactual is full overlap: the transfer hidden behind the step's compute; of DDP's with one bucket
-    for all gradients, all but the last of smaller buckets behind backward's. The saving therefore leaves out
-    waiting for late ranks, which no overlap removes, and never exceeds the compute that hides nothing yet.
-    Collectives of unknown exposed time are left to `incomplete-input`.
+    counterfactual is full overlap: the transfer hidden behind the step's compute. For DDP with one bucket for
+    all gradients, it is all but the last of smaller buckets behind backward's. The saving therefore leaves
+    out waiting for late ranks, which no overlap removes, and never exceeds the compute that hides nothing
+    yet. Collectives of unknown exposed time are left to `incomplete-input`.
     """
     frame = left_over(context)
     frame = keep(frame, frame["exposed_ns"].notna())

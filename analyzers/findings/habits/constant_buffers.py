@@ -24,7 +24,7 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group and line whose buffers hold equal values in all surveyed steps and ranks.
 
     All of them: DDP broadcasts all buffers or none. A buffer with a single value throughout, as a counter,
-    has no fingerprint; then no finding is made. Only a sample of a large buffer is compared: a change in a
+    has no fingerprint; then no finding is made. Only a sample of a large buffer is compared. A change in a
     few rows, as in a bank of features, may be missed.
     """
     rows = context.in_steps

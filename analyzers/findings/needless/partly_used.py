@@ -48,9 +48,9 @@ def partly_used(context: Context) -> pd.DataFrame:
 def find(context: Context) -> list[Finding]:
     """Return one finding a place.
 
-    An all_reduce of which a share is used could be a reduce_scatter, which sends half the bytes: half of its
-    time is claimed. An all_gather of whose result each rank reads its own share can be spared altogether; of
-    others' parts capture leaves unknown how much was read.
+    An all_reduce of which a share is used could be a reduce_scatter, which sends half the bytes. So half of
+    its time is claimed. An all_gather of whose result each rank reads its own share can be spared altogether.
+    If a rank reads others' parts, capture does not know how much it read.
     """
     frame = partly_used(context)
     return findings(

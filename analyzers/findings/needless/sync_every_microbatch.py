@@ -100,10 +100,10 @@ def _unnamed(frame: pd.DataFrame) -> pd.Series[bool]:
 def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which of the unnamed rows can be gradients, by their size and by when they are issued.
 
-    A line reduces gradients if it never ran before a backward and reduces at least once as much as the
-    smallest matrix product of backward has elements. Smaller ones of the same line are biases. Other
-    reductions, as of a loss, activations or statistics of a batch, are needed on each micro-batch. Nor are
-    what else a group reduces gradients where those have their names.
+    A line reduces gradients if it never ran before a backward and at least once reduces enough. Enough is as
+    many elements as the smallest matrix product of backward has. Smaller ones of the same line are biases.
+    Other reductions, as of a loss, activations or statistics of a batch, are needed on each micro-batch. Nor
+    are what else a group reduces gradients where those have their names.
     """
     if not _known(context):
         return np.zeros(len(frame), dtype=bool)
@@ -150,7 +150,7 @@ def find(context: Context) -> list[Finding]:
 
     The counterfactual is the same micro-batches with gradients added up on each rank and reduced with the
     last one. The saving is the whole exposed time of the others. The exposed time is a mean over watched
-    steps if there are any: it is compared with their length, and a surveyed step waits longer.
+    steps if there are any. It is compared with their length, and a surveyed step waits longer.
     """
     frame = needless(context)
     if frame.empty:

@@ -40,8 +40,8 @@ def wide(context: Context) -> pd.DataFrame:
     """Return the collectives that move what a narrow format computed, with `narrow`, `by_hand` and what
     the narrow format would change: `saved_bytes`, `narrow_floor_ns`, `saveable_ns`.
 
-    These are reductions of gradients by a wrapper, of a known parameter or, by hand, outside of modules,
-    and a wrapper's gathers of parameters. The format is that of the parameter's own module, else of the
+    These are a wrapper's gathers of parameters, and reductions of gradients: by a wrapper, of a known
+    parameter or, by hand, outside of modules. The format is that of the parameter's own module, else of the
     wrapped one, else of the model.
     """
     frame = context.in_surveyed

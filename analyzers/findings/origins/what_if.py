@@ -1,7 +1,7 @@
 """How much longer the job takes for each slow worker, each stage and in each step.
 
-As published straggler studies count it: the step is replayed with every rank as its peers' median but for
-those looked at, over the same with every rank so.
+Published straggler studies count it so: the step with all ranks but these as their peers' median, over the
+step with every rank so. Both are replayed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Tolerance. Replicas compute one thing, so equal kernels give equal bits. If they
 algorithms on other ranks), each rounds for itself. R roundings in series walk at random to eps x sqrt(R/12)
 of the value, in the root mean square. So sqrt(eps) is reached at R = 12/eps: 1e8 roundings in float32 and
 1,536 in bfloat16. There a gradient passes some tens a layer, and a reduction over n ranks adds n - 1 at most
-in series. A reduction that is missing over n ranks puts them apart by about sqrt(2): in bfloat16, at a
-tolerance of 0.09, 16 times as much. A gradient that is zero in exact arithmetic is noise in any other. So
+in series. A reduction that is missing over n ranks puts them apart by about sqrt(2). In bfloat16, at a
+tolerance of 0.09, this is 16 times as much. A gradient that is zero in exact arithmetic is noise in any
+other. So
 values below eps times the root mean square of the model's gradients, per element, count as equal.
 """
 

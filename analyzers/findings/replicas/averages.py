@@ -1,7 +1,7 @@
 """Whether values that ranks hold equal after a message are the mean of what they held, or its sum.
 
 A look follows the step in which values were added up, and the optimizer moves them in that step too. So after
-an average they are near the mean of the look before, and after a sum near so many times it as there are
+an average they are near the mean of the look before. After a sum they are near that mean times the number of
 ranks. The sketches of values show how far from each; see `ledger.records.value`. If values begin at zero, as
 biases, both are near: many parameters together decide for them.
 """

@@ -2,8 +2,8 @@
 
 Local SGD has each rank step on its own gradients and averages the parameters every so many steps. The proof:
 a message of room for the parameter adds up values that are no gradient, over the ranks that differ. After it
-they are equal again, bit for bit, and near the mean of what they were. It has to go on until the run ends:
-the steps after the last time are no more than there were between two times. Less proof may be right: one time
+they are equal again, bit for bit, and near the mean of what they were. It has to go on until the run ends.
+The steps after the last time are no more than there were between two times. Less proof may be right: one time
 alone, one between steps, or a sum without a look that shows the division.
 """
 
@@ -74,8 +74,8 @@ def _lines(context: Context, copies: Replicas) -> list[list[Sum]]:
 def _judge(context: Context, copies: Replicas, line: Sequence[Sum]) -> str | None:
     """Return whether a line averages this parameter: `RIGHT`, `WRONG`, in words what would make it right.
 
-    None if it does not, or did not go on. It is right where a look shows the mean, or where there is none
-    and the message is an average of the values; both need two times.
+    None if it does not, or did not go on. It is right where a look shows the mean, or where there is none and
+    the message is an average of the values. Both need two times.
     """
     table = looks(context).get(copies.name)
     if table is not None and set(copies.ranks) <= set(table.columns):

@@ -91,8 +91,8 @@ def _drifts(context: Context) -> list[Drift]:
 def _limit(history: pd.DataFrame, copies: Replicas, step: int, eps: float) -> float:
     """Return how far apart, relative to their size, rounding may have put replicas by this step.
 
-    The limit is sqrt(eps) of the way that the first of them has gone since the first look, for their
-    gradients may be that far apart. One spacing of the values themselves is added. A gradient that is not
+    The limit is sqrt(eps) of the way that the first of them has gone since the first look: their gradients
+    may be that far apart. One spacing of the values themselves is added. A gradient that is not
     reduced puts them apart by about that whole way.
     """
     of_rank = history[(history["rank"] == copies.ranks[0]).to_numpy(dtype=bool)].sort_values("step")

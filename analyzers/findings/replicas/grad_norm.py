@@ -159,8 +159,8 @@ class _Sum(Struct, frozen=True):
 def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
     """Return the hand-made norms: one float32 that is a rank's sum of squares, added up over ranks.
 
-    It is known by its value: on every rank the same multiple (clipping comes after) of the sum of
-    squares of the gradients that the rank holds; without clipping once.
+    It is known by its value: on every rank the same multiple of the sum of squares of the gradients that the
+    rank holds. Without clipping, which comes after, the multiple is one.
     """
     frame = context.in_steps
     frame = keep(

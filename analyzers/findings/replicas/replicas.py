@@ -22,8 +22,8 @@ from shardtoll.ledger import SKETCH_COLUMNS
 Basis = Literal["placements", "wrapper", "reduced", "start"]
 
 NEAR: Final = 0.1
-"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are
-at 2; that eight numbers of a sketch tell 0.1 instead has a chance of 1 in 20,000 a parameter."""
+"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are at
+2. The chance that eight numbers of a sketch show 0.1 instead is 1 in 20,000 a parameter."""
 
 
 class Replicas(Struct, frozen=True):
@@ -32,8 +32,8 @@ class Replicas(Struct, frozen=True):
     name: str
     ranks: tuple[int, ...]
     basis: Basis
-    """Evidence that they are replicas. It is DTensor placements that say Replicate; the wrapper or the
-    program, which reduces the gradient over these ranks; or that the ranks began with equal values."""
+    """Evidence that they are replicas. It is DTensor placements that say Replicate, or the wrapper or the
+    program, which reduces the gradient over these ranks. Or the ranks began with equal values."""
     mesh_dim: str | None = None
     group: str | None = None
     wrapper: str | None = None
@@ -46,7 +46,7 @@ def held(context: Context) -> pd.DataFrame:
     """Return one row for each parameter and rank: its shape, placements, wrapper and that one's group.
 
     From the parameters' table; of those that are not in it, from their values. A tensor that FSDP2 had
-    gathered when it was looked at, as after evaluation, is not a plain tensor: another look shows how it is
+    gathered when it was looked at, as after evaluation, is not a plain tensor. Another look shows how it is
     sharded.
     """
     table = context.parameters
@@ -204,7 +204,7 @@ class _Start(Struct, frozen=True):
         """Return the sets of ranks that began equal and are no accident.
 
         A value that proves little is a replica if the matrices of its module are. If there are none, as in a
-        norm, it is one if most of the model's matrices are and it is equal too.
+        norm, it is one if it is equal too and most of the model's matrices are replicas.
         """
         if name not in self.weak:
             return self.equal.get(name, [])

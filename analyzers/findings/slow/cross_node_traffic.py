@@ -1,7 +1,7 @@
 """A mesh dimension that spans nodes although another order of the mesh would keep it inside one.
 
 The advice puts another dimension across nodes, so what that one sends has to be known. A dimension without a
-collective on record is more likely unseen than unused: user buffers, symmetric memory and libraries with
+collective on record is more likely unseen than unused. User buffers, symmetric memory and libraries with
 communicators of their own leave no records. To move such a dimension out of its node would cost far more than
 it spares. It stays where it is, and there is no finding. If its collectives are on record but have no bytes
 in these steps, the finding is possible and says so.
@@ -136,7 +136,7 @@ def _is_better(
     if not all(dim in traffic and traffic[dim].seen for dim in out):
         return False
     left = [moving[dim] for dim in out if dim in moving]
-    # A dimension that hides behind computing never goes first; of two that both do or do not, the one that
+    # A dimension that hides behind computing never goes first. If two both do or do not, the one that
     # moves more does.
     if any(load.hideable and not each.hideable for each in left):
         return False

@@ -50,8 +50,8 @@ def ran(kernel: str | None) -> Ran:
 
 
 REACHED: Final = 0.8
-"""Part of a network card's line rate that a tuned library reaches at least with large messages: 0.81 to 0.98
-measured (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
+"""Part of a network card's line rate that a tuned library reaches at least with large messages. Measured:
+0.81 to 0.98 (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
 
 FEWER: Final = 0.75
 """A rate below this part of what cards carry is that of fewer cards; above it all of them are at work."""
@@ -211,7 +211,8 @@ def fewer_cards(of: Slow) -> Reason | None:
     """The rate is that of one network card, or of half of them, at its limit.
 
     Twice to three times the time comes about in many ways. Only messages of several sizes that all move at
-    the rate of half the cards name those; of one size it is said what else halves a host's rate.
+    the rate of half the cards prove missing cards. For messages of one size the finding names what else
+    halves a host's rate.
     """
     link = of.context.fabric.inter
     if link is None or link.cards is None or link.cards.value < 2 or not _card_gbps(link):

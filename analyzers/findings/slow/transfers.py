@@ -32,8 +32,8 @@ LARGE_BYTES: Final = 1 << 24
 
 ALONE_MARGIN: Final = 1.1
 ALONE_FACTOR: Final = 1.2
-"""As `MARGIN` and `LEAST_FACTOR`, of large messages that have the links for themselves where the very same
-was measured: it has to come again."""
+"""As `MARGIN` and `LEAST_FACTOR`, for large messages that have the links for themselves, if the very same was
+measured. Such a time has to come again."""
 
 GUESSED: Final = 1.5
 """Factor on both if a rate of the prediction, or a share of it, is a guess."""
@@ -59,8 +59,8 @@ def limit(cost: Cost, *, on_cpu: bool) -> float:
 
 @once
 def rows(context: Context) -> pd.DataFrame:
-    """Return the collectives that can be judged, one row a rank, with moving_ns (exposed time less waiting)
-    and over_ns (what of it lies above the expected time).
+    """Return the collectives that can be judged, one row a rank. moving_ns is exposed time less waiting,
+    over_ns its part above the expected time.
 
     Messages that latency dominates are judged only on accelerators whose rates were measured. If ranks send
     different amounts, the bytes that each receives are not on record, and nothing is judged.

@@ -157,9 +157,9 @@ def find(context: Context) -> list[Finding]:
     end. It is per step on the worst rank, less what `pipeline-imbalance` bills; `exposed-communication`
     leaves that waiting out. If ranks p, stages a rank v and micro-batches m are known, the saving is what
     exceeds the ideal bubble. The ideal bubble is a share of (p - 1) / (v m + p - 1) of the step. The saving
-    is None if nothing exceeds it. In an audit a bubble that in some step is hardly more than its ideal is the
-    schedule's own, and no finding unless it is most of the step. A trace's is billed as the idle time that it
-    is.
+    is None if nothing exceeds it. If a bubble in an audit is hardly more than its ideal in some step, it is
+    the schedule's own. It is then no finding, unless it is most of the step. A trace's is billed as the idle
+    time that it is.
     """
     findings = []
     waits = message_waits(context)

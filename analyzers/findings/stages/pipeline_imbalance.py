@@ -58,7 +58,7 @@ class Imbalance(Struct, frozen=True):
 def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
     """Return the ranks of each pipeline, in order of stages, and whether that order is on record.
 
-    By the mesh, else by groups whose messages flow as a pipeline's; else the ranks that were idle in a
+    By the mesh, else by groups whose messages flow as a pipeline's. Else the ranks that were idle in a
     pipeline's schedule are taken as one.
     """
     in_order = lines(context)
@@ -74,8 +74,8 @@ def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
 def worst(context: Context) -> Imbalance | None:
     """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small.
 
-    By compute; on CPUs, where a stage that waits does so in a receive, also by all that it does between its
-    messages, in its quickest step. Python, sleeping and files make a stage slow as well as operators.
+    By compute. On CPUs a stage waits in a receive, so all its work between messages, in its quickest step,
+    counts as well. Python, sleeping and files make a stage slow as well as operators.
     """
     # Surveying slows the stage with the most operators, not the one with the most work.
     rows = context.parts_rows

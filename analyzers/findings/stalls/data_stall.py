@@ -1,7 +1,7 @@
 """Waiting for data: the device idle inside a step, or the loop still fetching between two steps.
 
 A loop waits for its batch before the step that uses it, in time that no step contains. An audit records that
-time with the step that follows: its share is of step and wait, the time from step to step.
+time with the step that follows. Its share is of step and wait, the time from step to step.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
 def _as_timed(context: Context, late: pd.DataFrame) -> float:
     """Return how long others wait for the rank per step that the bars show, over that in steps that tell why.
 
-    Surveyed steps tell it, and the first of them sets things up: what makes a rank late there may be longer
-    than a whole watched step. 1 if some tell both, or others wait in one kind of them only. Never more: if
-    they wait for a reason that is not on record, the known one is no longer for it.
+    Surveyed steps show why, and the first of them sets things up. The work that makes a rank late there may
+    be longer than a whole watched step. 1 if some tell both, or others wait in one kind of them only. Never
+    more: if they wait for a reason that is not on record, the known one is no longer for it.
     """
 
     def waited(steps: Collection[int]) -> float:

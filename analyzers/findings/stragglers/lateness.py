@@ -40,9 +40,9 @@ def waits(context: Context) -> pd.DataFrame:
 
     New columns: late_rank, late_ns (after the rank before it), behind_ns (after the median of its ranks),
     at_least, and waited_ns. The last is the exposed part of the wait: the time exposed beyond the transfer,
-    as `exposed-communication` counts it. at_least: a rank of the group was not seen. Then the last one seen
+    as `exposed-communication` counts it. `at_least`: a rank of the group was not seen. Then the last one seen
     is meant, and the wait is at least this long. A rooted collective is among them only if its root is known
-    and all its ranks were seen; the last one is then whom the others need (see `context.rooted`).
+    and all its ranks were seen. The last one is then the rank that the others need (see `context.rooted`).
     """
     frame = context.in_alike[list(COLUMNS)]
     symmetric = frame["op"].isin(SYNCHRONISING)
@@ -132,8 +132,8 @@ def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
     """Return for each collective of `rows` by how much the late rank's lead-up was longer, part by part.
 
     One row a collective with the columns of `CAUSES`, each the late rank's part less the median of the
-    others'. Further columns are phase, module, op and op_ns of the late rank's lead-up. began_ns is when the
-    lead-up began, which differs if the step itself began late. Empty if no lead-ups are on record.
+    others'. Further columns are phase, module, op and op_ns of the late rank's lead-up. `began_ns` is when
+    the lead-up began, which differs if the step itself began late. Empty if no lead-ups are on record.
     """
     leadups = context.leadups
     if leadups.empty or rows.empty:

@@ -1,4 +1,4 @@
-"""By how much the steps of a late rank hold more work or more lost time than those of the ranks that wait.
+"""Excess work or lost time in the steps of a late rank over those of the ranks that wait.
 
 Lead-ups alone mislead if collectives follow each other behind compute. While ranks wait in the first one for
 a rank that is late, they compute what leads up to the second. The late rank then seems to compute longer

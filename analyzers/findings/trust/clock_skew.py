@@ -20,9 +20,9 @@ def find(context: Context) -> list[Finding]:
     """Return one finding for clocks whose offset is known, and one for collectives that make no sense still.
 
     An offset is claimed above 100 us and above the residual of its estimate (`clocks`). Starts are then
-    corrected by it before waiting is separated from moving. If the clocks are unknown and ranks seem to leave
-    a collective more than 100 us apart that all leave together, wait and transfer stay unknown. Both apply to
-    ranks of one host only if their ends contradict a shared clock.
+    corrected by it before waiting is separated from moving. Ranks may seem to leave a collective more than
+    100 us apart that all leave together. If the clocks are unknown, wait and transfer then stay unknown. Both
+    apply to ranks of one host only if their ends contradict a shared clock.
     """
     return [*_estimated(context), *_unknown(context)]
 

@@ -26,15 +26,15 @@ def two_threads(context: Context) -> frozenset[str]:
 def off(context: Context) -> pd.DataFrame:
     """Return the counts of groups whose own number differs from ours; an unknown number proves nothing.
 
-    Their column `unseen` says whether watching alone explains it: fewer are on record than were issued, in a
-    step that the rank only watched. An example is DDP's reducer, which issues them from C++. Groups of two
-    threads are left out.
+    Their column `unseen` says whether watching alone explains it. Then fewer are on record than were issued,
+    in a step that the rank only watched. An example is DDP's reducer, which issues them from C++. Groups of
+    two threads are left out.
     """
     return _marked(context, keep(context.counts, ~context.counts["group"].isin(two_threads(context))))
 
 
 def blurred(context: Context) -> pd.DataFrame:
-    """Return what `off` does of the groups of two threads: a call may be counted on one side of a step's end
+    """Return what `off` does of the groups of two threads. A call may be counted on one side of a step's end
     and recorded on the other."""
     return _marked(context, keep(context.counts, context.counts["group"].isin(two_threads(context))))
 

@@ -27,8 +27,8 @@ EXAMPLES = 5
 def find(context: Context) -> list[Finding]:
     """Return one finding a group whose count is off, and one a group whose ranks disagree.
 
-    Steps that a seen rank of the group did not finish, and rows outside every step, prove nothing and are
-    left to `incomplete-input`. A group that two threads use proves nothing either. These findings have no
+    Steps that a seen rank of the group did not finish, and rows outside every step, prove nothing:
+    `incomplete-input` has them. A group that two threads use proves nothing either. These findings have no
     toll: they say what not to trust. Watching lists fewer than were issued by design: this is not an error.
     """
     return [*_incomplete(context), *_disagreeing(context)]

@@ -15,7 +15,7 @@ from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import ranks as rank_words
 
 MOST: Final = 0.5
-"""Part of the sharded parameters that must be identical: heads that are repeated for more ranks, as those of
+"""Part of the sharded parameters that must be identical. Heads that are repeated for more ranks, as those of
 keys and values, are fewer."""
 
 NAMED: Final = 3

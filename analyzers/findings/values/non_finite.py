@@ -28,7 +28,7 @@ def find(context: Context) -> list[Finding]:
 
     Only what an optimizer used counts: a gradient scaler finds infinity in some steps and leaves those out.
     In runs without an optimizer a loss counts as it is. Surveyed steps look at samples: the loss, the largest
-    parameters with their gradients, and operators; the checks look at every element and name parameters.
+    parameters with their gradients, and operators. The checks look at every element and name parameters.
     """
     gradients, parameters = _checked(context, "gradient"), _checked(context, "parameter")
     optimizers = keep(context.computes_in_steps, context.computes_in_steps["op"] == OPTIMIZER_STEP)

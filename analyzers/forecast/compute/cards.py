@@ -111,7 +111,7 @@ def card_of_run(run: Run) -> Card | None:
     """Return the GPU that a run was on, or that a dry run was made for; None if its record tells none."""
     if run.gpu_toml is not None:
         return card_of(run.gpu_toml)
-    # A dry run of an older version may name a GPU of a file: the shipped one of such a device stands for it.
+    # A dry run of an older version may name a GPU of a file. The shipped one of such a device stands for it.
     if run.gpu is not None and any(gpu.name == run.gpu for gpu in known_gpus()):
         return card_of(run.gpu)
     gpu = gpu_of_run(run)

@@ -1,8 +1,8 @@
 """When the storages of a dry run are born and freed, from the job's first step to the one that is recorded.
 
 The memory that the allocator holds depends on the steps before: the first one runs without optimizer states.
-Later these lie where its activations were. So the recorded steps are replayed from an empty device, in the
-first replay with those states made after its backward, until the recorded ones follow upon steps like them.
+Later these lie where its activations were. So the recorded steps are replayed from an empty device until each
+follows upon a step like it. In the first replay those states are made after its backward.
 """
 
 from __future__ import annotations

@@ -52,11 +52,11 @@ class Recorded:
 
 
 def recorded_step(report: Report) -> Recorded:
-    """Return a step of the slowest rank that stands for all of them: the one nearest to their mean, to which
-    it is scaled.
+    """Return a step of the slowest rank that stands for all of them: the one nearest to their mean, scaled to
+    it.
 
     The mean is the one that a report has: over watched steps, capture left out. If none was watched, it is
-    over all steps but the first, which warms up, and of a dry run it is the last step. UsageError if no step
+    over all steps but the first, which warms up. In a dry run it is the last step. UsageError if no step
     can be used.
     """
     steps = report.steps

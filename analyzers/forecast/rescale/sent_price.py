@@ -12,7 +12,7 @@ from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
 from shardtoll.ledger.records.mesh_names import is_of
 
 _UNPRICED: Final = 10.0
-"""A collective without a price takes from nothing to so many times its measured time: links between hosts are
+"""A collective without a price takes from nothing to so many times its measured time. Links between hosts are
 about ten times slower than links within. The number of ranks hardly changes what each rank sends."""
 
 

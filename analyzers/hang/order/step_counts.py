@@ -1,7 +1,7 @@
 """Evidence in the steps of ranks that one left out a collective or issued it once more.
 
-A loop over parameters issues collectives of several sizes from one line: the line tells none of them apart,
-and sizes that differ are no mistake of theirs.
+A loop over parameters issues collectives of several sizes from one line. So the line does not separate them,
+and different sizes are not a mistake.
 """
 
 from __future__ import annotations

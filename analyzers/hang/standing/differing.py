@@ -34,7 +34,8 @@ def differences(
     """Return what ranks say otherwise of one collective than most, by the first thing that differs.
 
     `members`: how many ranks the group has; some of them may not have come. `before` returns the collective
-    as the same lines issued it last, which says who is right of equally many; it is asked only then.
+    as the same lines issued it last: if two sides are equally many, it says who is right. It is asked only
+    then.
     """
     for what in _SAME:
         said = {

@@ -139,7 +139,7 @@ def transferred(
     """Return what is said of the sweep once other sweeps of the same fabric are measured.
 
     They are of other runs, often of another cluster. So a curve of this very op and placement does not count
-    as its measurement, and its band is at least as wide as that of a transfer.
+    as its measurement. Its band is at least as wide as that of a transfer.
     """
     measured = replace(fabric, curves=_measured_curves(on, fabric))
     constants = library or load_library(fabric.library, fabric.library_version)

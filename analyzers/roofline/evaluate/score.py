@@ -19,8 +19,8 @@ BANDS: Final[tuple[tuple[str, float], ...]] = (
     ("16-256M", 256 * _MIB),
     (">=512M", float("inf")),
 )
-"""Name and largest message of each band, as in shared ROOFLINE.md. Sweeps have powers of two, or what is
-just below one because it divides by the ranks: the band above begins right after the one below ends."""
+"""Name and largest message of each band, as in shared ROOFLINE.md. Sweeps have powers of two, or the next
+lower size that divides by the ranks. So the band above begins right after the one below ends."""
 
 
 TOLERANCE: Final = 0.02

@@ -33,7 +33,7 @@ _SEE: Final = "see columns under `shardtoll fabrics eval --help`"
 
 _OF_NCCL_TESTS: Final = {"alltoall": "all_to_all", "alltoallv": "all_to_all", "sendrecv": "send"}
 """Names of nccl-tests that differ from ours. In its sendrecv each rank sends to the next one and receives
-from the one before; size and time are those of one send."""
+from the one before. Size and time are those of one send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class Sweep:
 def parse_sweep(text: str, where: str) -> Sweep:
     """Return the sweep in a CSV text; `where` names it in messages.
 
-    Raises UsageError, in one line: no rows, a column missing, several sweeps in one file, an unknown
-    collective, a number that is none or out of range.
+    Raises UsageError, in one line: no rows, a missing column, several sweeps in one file, an unknown
+    collective, an invalid number.
     """
     if len(text) > MOST_BYTES:
         raise UsageError(f"{where} holds more than {MOST_BYTES / 1e6:g} MB", "a sweep has a row a size")

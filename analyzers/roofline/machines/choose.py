@@ -31,7 +31,7 @@ def choose_fabric(run: Run) -> Fabric:
     # One host among those seen does not make one of a job with missing ranks.
     one_node = (len(run.hosts) == 1 and not run.ranks_missing) or run.world_size == 1 or _fits_one_host(run)
     words = run.machine or ""
-    # A job on several hosts has most often all GPUs of each; one on a single host may have a few of many.
+    # A job on several hosts usually has all GPUs of each; one on a single host may have a few of many.
     size = None if one_node or run.ranks_missing else run.ranks_per_host
     used = run.ranks_per_host or (run.world_size if one_node else None)
     choice = pick(Known(device, words, one_node, size, used, network_words(words)))
@@ -79,8 +79,8 @@ def _sureness(run: Run, choice: Choice) -> str:
 
 
 def gpu_of_run(run: Run) -> Gpu | None:
-    """Return the accelerator whose figures the run keeps, else the one that it names or its driver's figures
-    tell; None if none of them does."""
+    """Return the accelerator whose figures the run keeps, else the one that its name or its driver's figures
+    identify; None if unknown."""
     if run.gpu_toml is not None:
         return load_gpu(run.gpu_toml)
     return find_gpu(run.device, run.device_memory_bytes, run.device_sms, run.device_capability)

@@ -2,8 +2,8 @@
 
 Between two sizes the logarithm of the time is a monotone cubic of the logarithm of the size. It goes through
 every point and rises wherever the points do (Fritsch and Butland, "A method for constructing local monotone
-piecewise cubic interpolants", 1984). On published sweeps of NVLink and InfiniBand fabrics, each known at
-every second size (4x apart), its median error is 1.4 % where straight lines have 1.7 %. Beyond the sizes the
+piecewise cubic interpolants", 1984). Tested on published sweeps of NVLink and InfiniBand fabrics, each known
+at every second size (4x apart). Its median error is 1.4 %; straight lines have 1.7 %. Beyond the sizes the
 time follows the shape of a model, scaled to meet the last point, and is never held there.
 """
 
@@ -37,8 +37,8 @@ ROUGH: Final = 0.9
 ten times that were left out of published sweeps at every second size."""
 
 SMOOTH: Final = 0.5
-"""The same for the place furthest from two points of many samples: a kink is off by half of what it is
-when one of its points is left out."""
+"""The same for the place furthest from two points of many samples. If one of a kink's points is left out, the
+kink is off by half its size."""
 
 PER_DOUBLING: Final = 0.06
 """Share by which the band widens on each side with every doubling of the distance from the last point."""

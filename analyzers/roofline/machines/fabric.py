@@ -51,8 +51,8 @@ class Link:
     peers: Quantity | None = None
     """In a mesh: direct links a rank has; a pair of ranks has `rank_gbps / peers`."""
     reached: Mapping[str, Quantity] = field(default_factory=dict)
-    """Share of `rank_gbps` that a tuned library reaches with large messages, by algorithm (`REACHED`); one
-    that is missing reaches what the library's own constants say. Above 1 where the network helps reduce."""
+    """Share of `rank_gbps` that a tuned library reaches with large messages, by algorithm (`REACHED`). A
+    missing one follows the library's own constants. Above 1 where the network helps reduce."""
 
     def as_guess(self) -> Link:
         """Return the link with every number marked as a guess: it is not known whether it is this one."""

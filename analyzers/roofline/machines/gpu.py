@@ -27,8 +27,8 @@ class Gpu:
     name: str
     title: str
     peak_tflops: Mapping[str, Quantity]
-    """1e12 floating-point operations a second by dtype (`PEAK_DTYPES`); a dtype it has no units for, or
-    whose peak is not known, is missing."""
+    """1e12 floating-point operations per second by dtype (`PEAK_DTYPES`). A dtype without units, or with an
+    unknown peak, is missing."""
     memory_bytes: Quantity
     memory_gbps: Quantity
     """GB/s (1e9) of its own memory."""
@@ -94,9 +94,9 @@ def known_gpus() -> tuple[Gpu, ...]:
 def load_gpu(words: str) -> Gpu:
     """Return the accelerator of a name, of a TOML file, or of a TOML text, as runs keep it.
 
-    A file or text has one table as `gpus.toml` has them; whatever ends in `.toml` or has a folder in it is a
-    path. Raises UsageError with similar names for an unknown name, FabricError for a file that cannot be read
-    or describes none.
+    A file or text has one table as `gpus.toml` has them. Any text that ends in `.toml` or has a folder in it
+    is a path. Raises UsageError with similar names for an unknown name, FabricError for a file that cannot be
+    read or describes none.
     """
     if not (is_text(words) or words.endswith(".toml") or len(Path(words).parts) > 1):
         return _by_name(words)

@@ -14,7 +14,7 @@ from shardtoll.analyzers.roofline.machines.load import known_fabrics
 from shardtoll.analyzers.roofline.machines.network_words import NetworkWords
 
 Sureness = Literal["certain", "likely", "assumed", "unknown"]
-"""certain: what counts is on record. likely: what is on record fits few others. assumed: the network between
+"""`certain`: what counts is on record. `likely`: the record fits few others. `assumed`: the network between
 nodes is not on record, and the fabric is the common one."""
 
 _VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|jupiter|frontier|.*-roce")

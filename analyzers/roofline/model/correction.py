@@ -1,6 +1,6 @@
 """How one machine differs from the model: three factors, fitted to what was measured on it.
 
-The factors are on latencies, on bytes' times and on the ramp; each is held near 1 as strongly as it was seen
+The factors are on latencies, on bytes' times and on the ramp. Each is held near 1 as strongly as it was seen
 to vary between machines of a kind. Robust (soft L1 on relative errors), by Levenberg and Marquardt's method.
 """
 

@@ -41,7 +41,7 @@ class Cost:
     """Nine of ten sound runs take at least this, and at most `high_ns`."""
     high_ns: int
     floor_ns: int
-    """At most one of twenty sound runs takes less: the low end of the band, by the fastest algorithm where
+    """At most one of twenty sound runs takes less: the low end of the band. It is by the fastest algorithm if
     this version of the library is known to choose another."""
     light_ns: int
     """Speed of light: what the links' rates allow, whatever the library; at most `floor_ns`."""

@@ -44,8 +44,8 @@ def pairwise(machine: Machine, op: str) -> list[Candidate]:
 def direct(machine: Machine, op: str) -> list[Candidate]:
     """Return a direct transfer.
 
-    send, recv: S bytes over the link between the two. gather, scatter: the root's own link carries (n-1)/n S,
-    of which (n-g)/n S come over its network card.
+    `send`, `recv`: S bytes over the link between the two. `gather`, `scatter`: the root's own link carries
+    (n-1)/n S, of which (n-g)/n S come over its network card.
     """
     if op in PAIRED:
         return [_paired(machine)]

@@ -34,8 +34,9 @@ class Change(Struct, frozen=True):
     without: tuple[str, ...]
     """Algorithms that those versions did not have."""
     chosen_by_us: Mapping[str, float]
-    """By the name of a constant, as `near_hop_us.tree.Simple`: how many us more than now those versions took
-    it for when they chose an algorithm. This does not change the time that the hop really takes."""
+    """Overrating by the name of a constant, as `near_hop_us.tree.Simple`: by how many us more than now those
+    versions rated it when they chose an algorithm. This does not change the time that the hop really
+    takes."""
 
 
 def parse_version(text: str | None) -> Version | None:

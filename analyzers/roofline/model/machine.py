@@ -94,8 +94,8 @@ class Machine:
     def net_gbps(self, algorithm: str, *special: str) -> float:
         """Return GB/s that the group's ranks of one host together reach over the host's cards.
 
-        A rank drives its own card, or its share where there are fewer cards than ranks; groups that send at
-        the same time share the host's cards. `special`: shares that go before that of the kind of network.
+        A rank drives its own card, or its share if there are fewer cards than ranks. Groups that send at the
+        same time share the host's cards. `special`: shares that go before that of the kind of network.
         """
         assert self.net is not None
         kind = self.net.kind

@@ -213,8 +213,8 @@ class Pricing:
         return light
 
     def guesses(self, placement: Placement, of: Candidate) -> tuple[str, ...]:
-        """Return the names of the guessed numbers of the links that the placement uses, and of the library's
-        constants that the candidate is made of."""
+        """Return the names of guessed numbers: those of the links that the placement uses, and of the
+        library's constants that the candidate is made of."""
         return (*self._link_guesses(placement), *(f"{self.library.name} {name}" for name in of.guesses))
 
     def _link_guesses(self, placement: Placement) -> tuple[str, ...]:

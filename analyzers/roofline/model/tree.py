@@ -39,8 +39,8 @@ def end_of_the_trees(nodes: int) -> float:
 def through_trees_ns_per_byte(machine: Machine) -> float:
     """Return ns a byte of the busiest host's cards in a double tree over hosts.
 
-    A host with fewer ranks than all others is what was left of a job, its last one; of several nothing
-    says that they stand at the ends.
+    A host with fewer ranks than all others is the rest of a job, its last one. If there are several, they
+    need not stand at the ends.
     """
     placement = machine.at
     full = most_of_a_host(placement.nodes) / machine.net_gbps("tree")
