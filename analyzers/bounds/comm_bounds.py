@@ -141,7 +141,7 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
 def _busy_ns(
     frame: pd.DataFrame, times: pd.DataFrame, took: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return how long any transfer of the row's queue ran in its step; infinite where a time is unknown."""
+    """Return how long any transfer of the row's queue ran in its step; infinite if a time is unknown."""
     queue = numbered(times, ["rank", "step", "queue"])
     end = _floats(frame["arrival_ns"]) + _floats(frame["duration_ns"])
     number = int(queue.max()) + 1

@@ -103,7 +103,7 @@ def _at_most(bound_ns: Floats, took_ns: Floats) -> Floats:
 
 
 def _reached_share(gpu: Gpu) -> float:
-    """Return which share of the peak large bfloat16 matmuls reach; all of it where nobody measured."""
+    """Return which share of the peak large bfloat16 matmuls reach; all of it if nobody measured."""
     reached, peak = gpu.reached_matmul_tflops, gpu.peak_tflops.get("bfloat16")
     return 1.0 if reached is None or peak is None else min(1.0, reached.value / peak.value)
 

@@ -97,7 +97,7 @@ def _rows(given: pd.DataFrame, *, of_trace: bool) -> OperatorRows:
 
 
 def sums(code: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
-    """Return the sums by group; NaN where a value is unknown."""
+    """Return the sums by group; NaN if a value is unknown."""
     return np.bincount(code, weights=values, minlength=groups).astype(np.float64)
 
 

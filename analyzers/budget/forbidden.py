@@ -70,7 +70,7 @@ def _names(finding: Finding) -> tuple[list[str], bool]:
     """Return the modules and parameters that a finding names, and whether these are all it stands for."""
     where = finding.where
     if where.module is not None and not _of_parameters(finding):
-        # As of a collective: where no module is known the parameter's name tells.
+        # As of a collective: if no module is known the parameter's name tells.
         return [where.module], True
     # A place of a few parameters lists all of them, with commas.
     placed = [name for name in (where.parameter or "").split(", ") if name]

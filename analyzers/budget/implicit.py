@@ -1,4 +1,4 @@
-"""Collectives that the framework inserted where a budget has none: one overrun a cause."""
+"""Collectives that the framework inserted although a budget allows none: one overrun a cause."""
 
 from __future__ import annotations
 

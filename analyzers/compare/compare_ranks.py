@@ -23,7 +23,7 @@ from shardtoll.ledger.records.told import exposure_doubted
 from shardtoll.ledger.tables.tables import to_frame
 
 BESIDE: Final = 2
-"""A rank stands out where it changed by more than so many times what the middle one of the others did."""
+"""A rank stands out if it changed by more than so many times what the middle one of the others did."""
 MOST: Final = 256
 """Ranks that are judged: of larger jobs those that changed most."""
 

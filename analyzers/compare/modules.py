@@ -41,7 +41,7 @@ class Module:
 def modules(reports: tuple[Report, Report], numbers: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[
     dict[str, Module], dict[str, Module]
 ]:  # fmt: skip
-    """Return name -> computing of both runs: of modules where both have them, else of operators."""
+    """Return name -> computing of both runs: of modules if both have them, else of operators."""
     frames = [_live(report, steps) for report, steps in zip(reports, numbers, strict=True)]
     if any(frame.empty or frame["duration_ns"].isna().all() for frame in frames):
         traced = [_traced(report, steps) for report, steps in zip(reports, numbers, strict=True)]

@@ -51,8 +51,8 @@ def scaling(
     """Return efficiency and losses of the run with more ranks against the other; None without times.
 
     `parts`: for each run ns of a mean step and rank by the names in `LOSSES` (compute without what is
-    duplicated under `compute slowdown`). `work` of a step of each, needed where `kind` is `given` or
-    `batch`. `why` the kind was chosen. For an unknown kind the figures are those of strong scaling.
+    duplicated under `compute slowdown`). `work` of a step of each, needed if `kind` is `given` or `batch`.
+    `why` the kind was chosen. For an unknown kind the figures are those of strong scaling.
     """
     smaller, larger = (0, 1) if ranks[0] <= ranks[1] else (1, 0)
     if kind in ("strong", "unknown"):

@@ -21,8 +21,8 @@ from shardtoll.analyzers.shared.tally import numbered
 from shardtoll.ledger import Run
 
 TOLERANCE_NS: Final = 100_000
-"""Ranks leave a collective within this, or within `PART` of it where that is more; candidates that lie
-closer together are ambiguous."""
+"""Ranks leave a collective within this, or within `PART` of it if that is more; candidates that lie closer
+together are ambiguous."""
 
 PART: Final = 0.01
 
@@ -38,12 +38,12 @@ LEAST_SHIFTED: Final = 2
 
 MOST_OF_THEM: Final = 0.9
 PART_OF_GAP: Final = 0.125
-"""Ends agree by chance where collectives follow each other closely: the tolerance is at most this part of
-the usual gap."""
+"""Ends agree by chance if collectives follow each other closely: the tolerance is at most this part of the
+usual gap."""
 
 
 def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Matches:
-    """Return the matches with those added that end times tell; the same object where nothing is open.
+    """Return the matches with those added that end times tell; the same object if nothing is open.
 
     Matches by order that end times refute are opened first, and the clocks compared again without them.
     """
@@ -121,7 +121,7 @@ def _opened(matches: Matches, doubted: Bools) -> Matches:
 
 
 def _together(kind: Ints, end: Ints, rank: Ints, slack: Ints, expected: int) -> Ints:
-    """Return for each row the number of its collective, -1 where that is not sure.
+    """Return for each row the number of its collective, -1 if that is not sure.
 
     Rows of one kind whose ends follow each other closely are one collective if they are one of each
     rank, and all within the tolerance.

@@ -41,7 +41,7 @@ def chosen(weight: Floats) -> Ints:
 
 
 def fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floats, Floats]:
-    """Return for each column offset and drift, 0 where that cannot be seen.
+    """Return for each column offset and drift, 0 if that cannot be seen.
 
     Weighted medians, and for the drift the weighted median of the slopes between pairs (Theil-Sen).
     """

@@ -86,7 +86,7 @@ class Clocks(Struct, frozen=True):
         return np.array(frame, dtype=np.int64)[self.codes(ranks)]
 
     def corrected(self, ranks: Ints, times_ns: Ints) -> Ints:
-        """Return times as the reference's clock has them; where no offset is claimed they stay."""
+        """Return times as the reference's clock has them; if no offset is claimed they stay."""
         if not any(clock.claimed for clock in self.clocks):
             return times_ns
         claimed = [clock if clock.claimed else None for clock in self.clocks]
@@ -162,7 +162,7 @@ def _tied(clocks: list[Clock]) -> bool:
 
 
 def _settle(settled: list[Clock], codes: Ints, seen: list[Clock]) -> None:
-    """Take over what a group says of its clocks, where that is new.
+    """Take over what a group says of its clocks, if that is new.
 
     Clocks that were tied to another reference before move to the group's, all that share theirs with them.
     """
@@ -186,7 +186,7 @@ def _settle(settled: list[Clock], codes: Ints, seen: list[Clock]) -> None:
 
 
 def _split(run: Run, clocks: Clocks, ends: pd.DataFrame) -> Clocks:
-    """Return the clocks, that of a host divided by rank where its ranks' ends contradict a shared one.
+    """Return the clocks, that of a host divided by rank if its ranks' ends contradict a shared one.
 
     Hosts that share a name (`localhost`) are not one host.
     """

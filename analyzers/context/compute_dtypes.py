@@ -81,7 +81,7 @@ def formats(context: Context) -> Formats:
 
 
 def _format(operands: list[tuple[str, str]]) -> str | None:
-    """Return the format that all operands have, where it is a narrow one."""
+    """Return the format that all operands have, if it is a narrow one."""
     formats = {name for name, _ in operands}
     return next(iter(formats)) if len(formats) == 1 and formats <= NARROW.keys() else None
 

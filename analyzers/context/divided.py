@@ -47,7 +47,7 @@ COLUMNS: Final = (*PARTS, "capture_ns", "slowed_compute_ns", "slowed_idle_ns", "
 
 
 def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of steps with watched rows divided where surveyed ones tell how.
+    """Return the table of steps with watched rows divided if surveyed ones tell how.
 
     Rows that no surveyed step speaks for, or whose exposed communication is not known, stay as they are.
     """
@@ -104,7 +104,7 @@ def _host_lost(ledger: Ledger, frame: pd.DataFrame) -> Array:
 
 
 def _sequences(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return a number for each row, equal where steps issued as many collectives and bytes."""
+    """Return a number for each row, equal if steps issued as many collectives and bytes."""
     calls = ledger.tables["collectives"].group_by(["step", "rank"])
     sums = calls.aggregate([("message_bytes", "sum"), ([], "count_all")]).to_pandas()
     joined = frame[["step", "rank"]].astype("int64").merge(sums.dropna(subset=["step"]), how="left")
@@ -167,7 +167,7 @@ class _Rows(Struct, frozen=True):
         return own
 
     def awake(self, places: npt.NDArray[np.int64]) -> Array:
-        """Return how much of that the thread was awake; all of it where that is unknown."""
+        """Return how much of that the thread was awake; all of it if that is unknown."""
         own = self.own(places)
         awake: Array = np.subtract(own, np.minimum(own, np.nan_to_num(self.asleep[places])))
         return awake

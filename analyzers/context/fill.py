@@ -169,7 +169,7 @@ def add_floors(
     match_id and cost_id; and the costs that cost_id counts in, with where the ranks of each stand.
 
     A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown. How many
-    groups share the network cards of a node follows from the mesh and, where times are known, from them.
+    groups share the network cards of a node follows from the mesh and, if times are known, from them.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     for name in ("group_id", "match_id"):
@@ -257,7 +257,7 @@ def _shared(
     did = at_once(keep(frame, crossing[frame["kind"].to_numpy(dtype=np.int64)]), matches.members, per_host)
     seen_of = did.to_dict()
     shared = list(placed)
-    # A kind may be a single row, as where experts get another number of tokens each time.
+    # A kind may be a single row, as when experts get another number of tokens each time.
     columns = (keys[name].to_list() for name in ("op", "_own", "group_id"))
     for kind, (placement, op, rank, group) in enumerate(zip(placed, *columns, strict=True)):
         if placement is None or not placement.spans_nodes:

@@ -148,8 +148,8 @@ def _joined(first: Ints, second: Ints) -> Ints:
 def _asked_order(work: pd.DataFrame, place: Ints) -> Ints:
     """Return each row's position among its rank's rows of the place.
 
-    Ranks ask for a group's collectives in one order; on several streams they may begin in another. So
-    issue times count, where every row of the place has one; else the order in which they began.
+    Ranks ask for a group's collectives in one order; on several streams they may begin in another. So issue
+    times count, if every row of the place has one; else the order in which they began.
     """
     unasked = work["issue_ns"].isna().to_numpy(dtype=bool)
     asked = np.bincount(place, weights=unasked)[place] == 0

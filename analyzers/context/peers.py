@@ -1,7 +1,7 @@
 """Which send of one rank and which receive of another are one message.
 
-A group's sequence numbers say nothing here: a message takes part of them on two ranks only. The order
-between two ranks within a step does, where both have as many messages and their sizes agree one by one.
+A group's sequence numbers say nothing here: a message takes part of them on two ranks only. The order between
+two ranks within a step does, if both have as many messages and their sizes agree one by one.
 """
 
 from __future__ import annotations

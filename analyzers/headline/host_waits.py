@@ -91,6 +91,6 @@ def _lost_ns(context: Context, kind: str) -> float:
 
 
 def _longest(rows: pd.DataFrame, name: str) -> float:
-    """Return the longest mean of a rank; 0 where it is unknown, as what is known leads then."""
+    """Return the longest mean of a rank; 0 if it is unknown, as what is known leads then."""
     means = rows[name].astype("float64").groupby(rows["rank"]).mean()
     return float(means.fillna(0.0).max()) if len(means) else 0.0

@@ -1,4 +1,4 @@
-"""The part of the headline that judges moving data, where that costs more than waiting for late ranks."""
+"""The part of the headline that judges moving data, if that costs more than waiting for late ranks."""
 
 from __future__ import annotations
 

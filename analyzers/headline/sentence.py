@@ -346,7 +346,7 @@ class _Parts(Struct, frozen=True):
 
 
 def _bound(context: Context) -> str:
-    """Return `at least ` where some step knows a part of its exposed communication only, else nothing."""
+    """Return `at least ` if some step knows a part of its exposed communication only, else nothing."""
     return "" if context.in_part(context.told_rows).empty else "at least "
 
 

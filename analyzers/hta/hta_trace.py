@@ -122,7 +122,7 @@ def _encoded(events: pa.Table, name: str, symbols: Any) -> npt.NDArray[np.int64]
 
 
 def _numbered(events: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    """A number for each process or thread: its own where all are numbers, else one of ours."""
+    """A number for each process or thread: its own if all are numbers, else one of ours."""
     column = events.column(name)
     if pa.types.is_integer(column.type):
         return _numbers(events, name)

@@ -30,7 +30,7 @@ class Shape(Struct, frozen=True):
 
     @property
     def ideal_share(self) -> float:
-        """The bubble of interleaved 1F1B, of 1F1B and GPipe where ranks have one stage each."""
+        """The bubble of interleaved 1F1B, of 1F1B and GPipe if ranks have one stage each."""
         idle = self.ranks - 1
         passes = self.passes or (self.micro_batches or 0) * (self.stages_per_rank or 1)
         return idle / (passes + idle)
@@ -140,7 +140,7 @@ def _from_both_ends(told: pd.DataFrame, pipes: list[tuple[int, ...]]) -> bool:
 
 
 def _without_phases(lanes: Lanes, line: tuple[int, ...]) -> Shape | None:
-    """Return the shape where phases are unknown, by the messages from the last rank back to the first.
+    """Return the shape if phases are unknown, by the messages from the last rank back to the first.
 
     Neighbours send m v messages each way. The last rank sends m (v - 1) to the first in forward, and gets as
     many back. A V of m micro-batches sends what one stage a rank with 2 m sends: then only the passes are
@@ -168,7 +168,7 @@ def _one_stage_or_v(ranks: int, passes: int) -> Shape:
 
 
 def _by_ends(context: Context, pipes: list[tuple[int, ...]]) -> Shape | None:
-    """Return the shape where peers are unknown too: by the sends per step of ends and of ranks between.
+    """Return the shape if peers are unknown too: by the sends per step of ends and of ranks between.
 
     Laid in turn, ends send (2 v - 1) m messages and ranks between 2 v m. Laid as a V, they send 2 m and 4 m.
     """

@@ -22,7 +22,7 @@ class Nodes(Struct, frozen=True):
     start: Floats
     end: Floats
     asked: Floats
-    """When device work was launched; infinity where unknown, as of the waits of a stream."""
+    """When device work was launched; infinity if unknown, as for the waits of a stream."""
 
 
 class Edges(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Which graph of a run to replay: from events where traces have them, else from collectives."""
+"""Which graph of a run to replay: from events if traces have them, else from collectives."""
 
 from __future__ import annotations
 

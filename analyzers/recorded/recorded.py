@@ -48,7 +48,7 @@ class Recorded:
     """[n] Place in `names`."""
     names: tuple[str, ...]
     module: Ints
-    """[n] Place in `names`; 0, the empty text, where not known."""
+    """[n] Place in `names`; 0, the empty text, if unknown."""
     unknown_ns: Floats
     """[n] The part of its gap or lag that no record explains."""
     asked_ns: Floats

@@ -22,7 +22,7 @@ class Simulated:
         """In order of use."""
 
     def outcome(self, edited: tuple[npt.NDArray[Any], ...], simulate: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome under these edited arrays; `simulate` makes it where it is not known."""
+        """Return the outcome under these edited arrays; `simulate` makes it if it is unknown."""
         digest = blake2b(digest_size=16)
         for array in edited:
             digest.update(array.data)

@@ -116,7 +116,7 @@ class Builder(Struct):
             self._columns[name].frombytes(np.ascontiguousarray(values, dtype=_DTYPE[code]).tobytes())
 
     def graph(self) -> EventGraph:
-        """Return the graph of all that was added. Raises ValueError where an edge names no node."""
+        """Return the graph of all that was added. Raises ValueError if an edge names no node."""
         made = {
             name: np.array(self._columns[name], dtype=_DTYPE[code]) for name, code in (_NODE | _EDGE).items()
         }

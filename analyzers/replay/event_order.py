@@ -48,7 +48,7 @@ class Order(Struct, frozen=True):
 
 
 def lane_before_of(lane: Ints) -> Ints:
-    """Return for each node the one before it on its lane; -1 for the first, and where it has no lane."""
+    """Return for each node the one before it on its lane; -1 for the first, and if it has no lane."""
     order = np.argsort(lane, kind="stable")
     before = np.full(len(lane), -1, dtype=np.int64)
     same = (lane[order[1:]] == lane[order[:-1]]) & (lane[order[1:]] >= 0)
@@ -59,8 +59,8 @@ def lane_before_of(lane: Ints) -> Ints:
 def order_of(graph: EventGraph, *, force: bool = False) -> Order:
     """Return the order of a graph's events.
 
-    Raises `DeadlockError` where nodes wait for each other. With `force`, as contradictory records need it,
-    the first of them that stands at a rendezvous goes on without the others.
+    Raises `DeadlockError` if nodes wait for each other. With `force`, as contradictory records need it, the
+    first of them that stands at a rendezvous goes on without the others.
     """
     n = len(graph)
     to = np.concatenate([np.arange(n), graph.edge_to])

@@ -55,7 +55,7 @@ class Graph(Struct, frozen=True):
     rank: Ints
     """By point: place in `ranks`."""
     row: Ints
-    """By point: place in the arrays of rows; -1 where a point is the end of the rank's step."""
+    """By point: place in the arrays of rows; -1 if a point is the end of the rank's step."""
     done: Bools
     """By point: whether the row is complete here; else the rank arrives at it."""
     own_ns: Ints
@@ -65,9 +65,9 @@ class Graph(Struct, frozen=True):
     index: Ints
     """By row: its index in the collectives' frame."""
     match: Ints
-    """By row: number of the collective for whose arrivals it waits; -1 where nobody is waited for."""
+    """By row: number of the collective for whose arrivals it waits; -1 if it waits for none."""
     feeds: Ints
-    """By row: number of the collective in which others wait for its arrival; -1 where nobody does."""
+    """By row: number of the collective in which others wait for its arrival; -1 if none do."""
     moved_ns: Ints
     """By row: how long it takes from the last arrival on that it waits for."""
     left_out_ns: Ints

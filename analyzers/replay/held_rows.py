@@ -27,9 +27,9 @@ class Dependencies(Struct, frozen=True):
     """Who waits for whom, by row of a step's collectives."""
 
     match: Ints
-    """Number of the collective for whose arrivals it waits; -1 where nobody is waited for."""
+    """Number of the collective for whose arrivals it waits; -1 if it waits for none."""
     feeds: Ints
-    """Number of the collective in which others wait for its arrival; -1 where nobody does."""
+    """Number of the collective in which others wait for its arrival; -1 if none do."""
     moved_ns: Ints
     """How long it takes from the last arrival on that it waits for."""
     fed_by: Ints

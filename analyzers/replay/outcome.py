@@ -22,7 +22,7 @@ class Outcome(Struct, frozen=True):
     last: Ints
     """Node whose arrival this one's start had to wait for: the last at its rendezvous, else itself."""
     held_by: Ints
-    """Node whose end made it arrive when it did; -1 where nothing did but its release."""
+    """Node whose end made it arrive when it did; -1 if nothing did but its release."""
 
     @property
     def makespan_ns(self) -> float:
@@ -30,7 +30,7 @@ class Outcome(Struct, frozen=True):
         return float(self.end_ns.max(initial=0.0))
 
     def end_by_rank(self, rank: Ints) -> Floats:
-        """Return when the last node of each rank ends, [highest rank + 1]; 0 where it has none."""
+        """Return when the last node of each rank ends, [highest rank + 1]; 0 if it has none."""
         ends = np.zeros(int(rank.max(initial=-1)) + 1)
         np.maximum.at(ends, rank, self.end_ns)
         return ends

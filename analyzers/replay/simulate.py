@@ -22,7 +22,7 @@ class Replayed(Struct, frozen=True):
 
 
 def replay(graph: Graph, own_ns: Ints | None = None) -> Replayed:
-    """Return the step with these own times by point; with those on record where None."""
+    """Return the step with these own times by point; with those on record if None."""
     own = (graph.own_ns if own_ns is None else own_ns).tolist()
     now = graph.begin_ns.tolist()
     match, moved = graph.match.tolist(), graph.moved_ns.tolist()

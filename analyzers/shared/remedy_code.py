@@ -35,7 +35,7 @@ def quoted(name: str) -> str:
 
 
 def module(name: str | None) -> str:
-    """Return what gets a module by its name; `block` where it is not known or stands for several layers."""
+    """Return what gets a module by its name; `block` if it is unknown or stands for several layers."""
     if name is None or "*" in name:
         return "block"
     return f"model.get_submodule({quoted(name)})" if name else "model"

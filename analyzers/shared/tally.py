@@ -116,7 +116,7 @@ class Line:
     count: int
     """Rows per step and rank, at least 1."""
     each: int | float
-    """The same for sentences: `count`, or the mean where that is below 1."""
+    """The same for sentences: `count`, or the mean if that is below 1."""
     calls: float
     """Rows per step, on the rank that has most in each step, as they are."""
     total: int
@@ -164,9 +164,9 @@ def tally(
     """Return the figures of `frame`'s groups by `columns`.
 
     `frame` must have `step` and `rank`, every step in `steps`; `values` are whole-number columns.
-    `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`. `times_in`: those of
-    `steps` that times, the columns `*_ns`, are means over, unless the group's rows there do not know them.
-    A group without rows there costs nothing there. Empty: all steps.
+    `over_ranks` is `max` (the slowest rank) or, if ranks do the same work, `mean`. `times_in`: those of
+    `steps` that times, the columns `*_ns`, are means over, unless the group's rows there do not know them. A
+    group without rows there costs nothing there. Empty: all steps.
     """
     number_of, first = codes(frame, columns)
     if "library" in frame:

@@ -60,7 +60,7 @@ def _apart(what: str, before: object, after: object) -> str | None:
 
 
 def _parameters(before: Report, after: Report) -> list[str]:
-    """Compare names, whole shapes and dtypes of the models, where both runs recorded them."""
+    """Compare names, whole shapes and dtypes of the models, if both runs recorded them."""
     recorded = []
     for report in (before, after):
         frame = report.parameters.drop_duplicates("name")

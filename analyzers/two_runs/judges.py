@@ -41,7 +41,7 @@ class Floor:
     step_ns: float
 
     def of(self, before: Array | None, after: Array | None) -> float:
-        """Return it for a time that nothing vouches for, in ns; 0 where that is unknown."""
+        """Return it for a time that nothing vouches for, in ns; 0 if that is unknown."""
         if before is None or after is None:
             return 0.0
         return self.share_of(self.noise + UNVOUCHED * self.off, np.abs(before), np.abs(after))
@@ -97,7 +97,7 @@ class Rows:
         self, name: str, before: Array | None, after: Array | None, *,
         unit: str | None = None, scale: float = 1.0, at_least: tuple[bool, bool] = (False, False),
     ) -> Judge:  # fmt: skip
-        """Add a row without noise: compared as it is where no run varies, else like a time; None unknown.
+        """Add a row without noise: compared as it is if no run varies, else like a time; None unknown.
 
         `scale`: what the figures after are times, for another amount of work a step. A figure that is the
         same a step, or the same for equal work, is no change. `at_least`: see `Change`.

@@ -30,7 +30,7 @@ class TwoRuns(Struct, frozen=True):
 
     @classmethod
     def of(cls, before: Report, after: Report, warm_up: int | None = None) -> TwoRuns:
-        """Return them with their steps chosen as `choose` says; UsageError where `warm_up` leaves none."""
+        """Return them with their steps chosen as `choose` says; UsageError if `warm_up` leaves none."""
         chosen = choose(before, after, warm_up)
         timed = step_series(before, chosen[0].timed), step_series(after, chosen[1].timed)
         return cls((before, after), chosen, timed)

@@ -14,7 +14,7 @@ from shardtoll.ledger import Finding, Report, Where
 
 _SOURCE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?: \((?P<function>.*)\))?$")
 _APART: Final = ("parameter", "phase", "mesh_dim", "op")
-"""Parts of a place that a change elsewhere leaves as they are: where both are known they must agree."""
+"""Parts of a place that a change elsewhere leaves as they are: if both are known they must agree."""
 
 
 class _Line(Struct, frozen=True):

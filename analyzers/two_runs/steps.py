@@ -53,10 +53,10 @@ class Chosen:
 
 
 def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[Chosen, Chosen]:
-    """Return the steps of both runs, like with like: watched ones where both have them, else surveyed ones.
+    """Return the steps of both runs, like with like: watched ones if both have them, else surveyed ones.
 
     `warm_up`: number of first steps that are left out. None: `WARM_UP`, or 1 of a short run, and those after
-    them that are slow against the rest. Raises UsageError where it leaves a run no step.
+    them that are slow against the rest. Raises UsageError if it leaves a run no step.
     """
     kinds = []
     for report in (before, after):

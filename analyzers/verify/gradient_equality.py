@@ -41,7 +41,7 @@ _COLUMNS: Final = list(SKETCH_COLUMNS)
 def compare(before: Report, after: Report, judged: tuple[Finding, ...]) -> Gradients:
     """Return whether the gradients are equal, step by step, in every step that both runs looked at.
 
-    `judged`: the findings to be gone; where one of them says that gradients are wrong, they are expected to
+    `judged`: the findings to be gone; if one of them says that gradients are wrong, they are expected to
     change.
     """
     expected = any(finding.kind in EXPECT_CHANGE for finding in judged)

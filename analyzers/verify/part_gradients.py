@@ -42,8 +42,8 @@ def by_rank(
 ) -> tuple[pd.DataFrame, pd.Series[bool]]:
     """Return `both` with the chosen rows measured rank by rank, and which rows cannot be.
 
-    `frames`: the gradients of each run. A row cannot be compared where other ranks hold it in the other run,
-    or in another shape.
+    `frames`: the gradients of each run. A row cannot be compared if other ranks hold it in the other run, or
+    in another shape.
     """
     unlike = pd.Series(data=False, index=both.index)
     if not rows.any():

@@ -32,7 +32,7 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
     cut between parameters only, as DDP does. It holds gradients of one backward only: those of the next
     micro-batch are another bucket's. `latency`: the share of each collective's time.
 
-    Raises UsageError where no all_reduce is in backward, and where a bucket to cut holds unknown parameters.
+    Raises UsageError if no all_reduce is in backward, and if a bucket to cut holds unknown parameters.
     """
     frame = context.collectives
     is_one = ((frame["op"] == "all_reduce") & (frame["phase"] == "backward")).to_numpy(dtype=bool)

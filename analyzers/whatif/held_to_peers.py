@@ -51,7 +51,7 @@ def stays(
 
 
 def _beyond_peers(own: Own, rank: int, has: Floats) -> Floats:
-    """Return what the rank has more of than its peers, by its points and kinds; 0 where less."""
+    """Return what the rank has more of than its peers, by its points and kinds; 0 if less."""
     points, others = own.points[rank], own.peers.get(rank, ())
     mine = has[points]
     if not others:

@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def latency_share(context: Context) -> Floats:
-    """Return the share of each collective's expected time that is latency; a half where no model tells."""
+    """Return the share of each collective's expected time that is latency; a half if there is no model."""
     frame = context.collectives
     expected = frame["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     latency = frame["expected_latency_ns"].to_numpy(dtype=np.float64, na_value=np.nan)

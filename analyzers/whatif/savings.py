@@ -34,7 +34,7 @@ def replayer(context: Context) -> Replayer | None:
 
 
 def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
-    """Return the finding with what its remedy saves by replay; as it is where none is proven."""
+    """Return the finding with what its remedy saves by replay; as it is if none is proven."""
     proven = _is_proven(made, context) and finding.kind in PROVEN
     if not proven or finding.saving_ns is None or not finding.toll_ns:
         return finding
@@ -60,7 +60,7 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
 def _is_proven(made: Replayer, context: Context) -> bool:
     """Whether the record is of the sort that predictions were held to: traces of steps by all ranks.
 
-    One step alone is none: where its recording began, ranks had run ahead by what nothing shows. Nor are some
+    One step alone is none: when its recording began, ranks had run ahead by what nothing shows. Nor are some
     of the ranks: whom the others waited for may be missing.
     """
     run = context.ledger.run

@@ -28,7 +28,7 @@ class Gone:
     phase: str | None
     stall: str
     own: tuple[Kind, ...]
-    """Kinds of own time that hold it where it has no nodes."""
+    """Kinds of own time that hold it if it has no nodes."""
 
 
 BATCHES: Final = Gone(
@@ -115,8 +115,8 @@ def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[
 
 
 def _lost_ns(context: Context, kind: str) -> dict[int, float]:
-    """Return rank -> what stalls of a kind cost it per step, in the steps that tell of them; of operators run
-    again, what surveyed steps show where no stall does."""
+    """Return rank -> cost of stalls of a kind per step, in the steps that know them. For operators run again,
+    it is the cost in surveyed steps if no stall shows it."""
     rows, steps = context.stalls_in_steps, told_steps(context)
     rows = rows[(rows["kind"] == kind) & rows["step"].isin(steps)]
     lost = rows.groupby("rank")["lost_ns"].sum()

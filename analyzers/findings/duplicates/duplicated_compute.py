@@ -54,7 +54,7 @@ MEAN: Final = "a mean step, all ranks seen"
 
 
 class _Work(Struct, frozen=True):
-    """FLOPs of a family, per step, all ranks together; whole where all steps agree, else a mean."""
+    """FLOPs of a family, per step, all ranks together; whole if all steps agree, else a mean."""
 
     done: int
     needed: int
@@ -92,7 +92,7 @@ class _Weigh(Struct, frozen=True):
     """Sum over all surveyed steps and ranks."""
 
     def severity(self, toll: int | None, too_many: int) -> Severity:
-        """Return `warning` where both the time (if known) and the FLOPs are worth one; FLOPs per step."""
+        """Return `warning` if both the time (if known) and the FLOPs are worth one; FLOPs per step."""
         share = self.context.share_as_watched(toll)
         of_all = too_many * len(self.context.surveyed) / max(1, self.matmul_flops)
         heavy = of_all >= LEAST_FLOPS and (share is None or share >= LEAST_SHARE)

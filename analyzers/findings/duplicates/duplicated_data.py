@@ -27,7 +27,7 @@ LEAST_BATCHES: Final = 3
 are timed and models overfitted on purpose."""
 
 SAME_WORK: Final = 0.9
-"""Part of forward's FLOPs that must be done on equal inputs where ranks also share their activations."""
+"""Part of forward's FLOPs that must be done on equal inputs if ranks also share their activations."""
 
 SHARING: Final = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast", "send", "recv")
 
@@ -241,7 +241,7 @@ def _period(sequence: Sequence[int]) -> int | None:
 
 
 def _epochs(rows: pd.DataFrame, loaded: bool) -> list[Finding]:
-    """Return the finding of epochs in one order; information where no DataLoader, and so no sampler, is."""
+    """Return the finding of epochs in one order; information if there is no DataLoader, and so no sampler."""
     rows = rows[rows["sound"].to_numpy(dtype=bool)].sort_values(["rank", "step", "nth"], kind="stable")
     periods: dict[int, tuple[int, int]] = {}
     by_rank: Any = rows.groupby("rank")

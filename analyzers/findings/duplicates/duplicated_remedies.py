@@ -172,7 +172,7 @@ def _written(case: Told) -> tuple[str, str]:
 
 
 def keep_result(toll: int | None) -> Remedy:
-    """Return what to write where one rank multiplies the same twice."""
+    """Return what to write if one rank multiplies the same twice."""
     return Remedy(
         text="Keep the first result and use it again: autograd adds up the gradients of both uses.",
         code="y = x @ w        # once\na, b = f(y), g(y)  # both use it",

@@ -81,7 +81,7 @@ class Repeats:
     """For each row of a frame of operators, how it is known to be the same work as others'."""
 
     factor: Codes
-    """On how many ranks it was done; 1 where only on its own."""
+    """On how many ranks it was done; 1 if only on its own."""
     place: Codes
     """Number of the sets of ranks in `sets`; -1 where the factor is 1."""
     sets: list[tuple[Ranks, ...]]
@@ -209,8 +209,8 @@ def group_name(context: Context, sets: tuple[Ranks, ...]) -> str | None:
 REDUCTIONS: Final = ("all_reduce", "reduce_scatter")
 
 MOST: Final = 0.9
-"""Share of the reduced bytes, and of what is multiplied, that is equal where data are. A few gradients are so
-whatever the data, as that of a penalty on weights."""
+"""Share of the reduced bytes, and of what is multiplied, that is equal if the data are. A few gradients are
+so whatever the data, as that of a penalty on weights."""
 
 
 def same_gradients(context: Context) -> list[Ranks]:

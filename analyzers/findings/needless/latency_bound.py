@@ -136,7 +136,7 @@ def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the collectives with an expected time also for tiny messages without one, and `seen_ns`.
 
     A message of a few bytes is latency on any fabric. If no fabric is known, or this job refuted the guessed
-    one, the fastest such transfers seen here give the time of one. `seen_ns` is that time where it was taken,
+    one, the fastest such transfers seen here give the time of one. `seen_ns` is that time if it was taken,
     else unknown.
     """
     seen = pd.Series(pd.NA, index=frame.index, dtype="Int64")

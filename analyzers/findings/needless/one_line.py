@@ -30,7 +30,7 @@ class _Fact(Struct, frozen=True):
 
 
 def one_line_each(context: Context, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, where redundant collectives that another line bills are a fact of that line.
+    """Return the findings; redundant collectives that another line bills become a fact of that line.
 
     An implicit redistribute that is also redundant is one line. So are two findings of redundancy about the
     same collectives: a warning goes before information, then the finding of more collectives. Each instant is

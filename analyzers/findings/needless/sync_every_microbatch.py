@@ -40,13 +40,13 @@ def needless(context: Context) -> pd.DataFrame:
     """Return the gradient reductions that a later micro-batch of the same optimizer step repeats.
 
     Backward passes, as operators show them, separate micro-batches: a pass begins when backward follows
-    forward on a rank. `window` numbers the optimizer's steps; where no optimizer was seen to step, a window
-    is an audit step. It ends too where gradients are seen to be cleared: `gradients_begun`. `subject` is what
-    is reduced: parameter, cause, op, group and size, of DDP the whole pass. `passes` is how many
-    micro-batches of the window reduced it; the last is needed.
+    forward on a rank. `window` numbers the optimizer's steps; if no optimizer was seen to step, a window is
+    an audit step. It also ends when gradients are seen to be cleared: `gradients_begun`. `subject` is what is
+    reduced: parameter, cause, op, group and size, of DDP the whole pass. `passes` is how many micro-batches
+    of the window reduced it; the last is needed.
 
     A user's own reduction may be of a gradient without a parameter's name: after torch.autograd.grad, or
-    packed with others. It counts where an optimizer is seen (`_by_hand`).
+    packed with others. It counts if an optimizer is seen (`_by_hand`).
     """
     frame = context.in_surveyed
     mask = (
@@ -102,8 +102,8 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
     A line reduces gradients if it never ran before a backward and at least once reduces enough. Enough is as
     many elements as the smallest matrix product of backward has. Smaller ones of the same line are biases.
-    Other reductions, as of a loss, activations or statistics of a batch, are needed on each micro-batch. Nor
-    are what else a group reduces gradients where those have their names.
+    Other reductions, as of a loss, activations or statistics of a batch, are needed on each micro-batch. A
+    group's other reductions are not gradients either, if its gradients have their names.
     """
     if not _known(context):
         return np.zeros(len(frame), dtype=bool)

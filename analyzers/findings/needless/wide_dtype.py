@@ -197,7 +197,7 @@ _EXACT = "Under autocast the weights are cast to {narrow} anyway, so nothing is 
 
 
 def remedy(cause: str | None, op: str, narrow: str, wide: str, saving_ns: int | None) -> Remedy:
-    """Return what to write for the wrapper that `cause` names; by hand where it names none."""
+    """Return what to write for the wrapper that `cause` names; by hand if it names none."""
     cause = cause or ""
     gathers = op == "all_gather"
     if gathers:

@@ -22,7 +22,7 @@ def middle(values: Ints) -> Ints:
 class Own:
     """The own times of one step's ranks, busy and idle, and what their peers have in their place.
 
-    A rank without peers is held to what it takes in its other steps, where `usual` tells it.
+    A rank without peers is held to what it takes in its other steps, if `usual` tells it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Own:
     def as_peers(self, rank: int) -> Ints:
         """Return the rank's own times by point if it were as its peers' median, or as usual.
 
-        As they are where neither is known.
+        As they are if neither is known.
         """
         if rank not in self._as_peers:
             self._as_peers[rank] = self._held_to(rank)

@@ -62,7 +62,7 @@ class Split(Struct, frozen=True):
 
 @once
 def computed_eps(context: Context) -> float:
-    """Return the spacing of the narrowest dtype that operators computed in; 0 where none is on record."""
+    """Return the spacing of the narrowest dtype that operators computed in; 0 if none is on record."""
     shapes = context.computes["shapes"].drop_duplicates().astype(str)
     spacings = [EPS[name] for mark, name in IN_SHAPES.items() if shapes.str.contains(mark, regex=False).any()]
     return max(spacings, default=0.0)
@@ -191,7 +191,7 @@ def _classes(
 def _factor(
     sketches: npt.NDArray[np.float64], squares: npt.NDArray[np.float64], limit: float
 ) -> float | None:
-    """Return the largest factor between two ranks, where all are multiples of one; None otherwise."""
+    """Return the largest factor between two ranks, if all are multiples of one; None otherwise."""
     if len(sketches) < 2:
         return None
     least = int(np.argmin(squares))

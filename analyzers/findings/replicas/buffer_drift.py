@@ -1,4 +1,4 @@
-"""Buffers that ranks held equal and do not any more, where nothing makes them equal again."""
+"""Buffers that ranks held equal and do not any more, and nothing makes them equal again."""
 
 from __future__ import annotations
 

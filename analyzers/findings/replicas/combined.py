@@ -64,7 +64,7 @@ def combined(context: Context) -> dict[str, str]:
 
 
 def _part(module: str, top: str) -> str:
-    """Return the child of `top` that the module is in; the module itself where it is none."""
+    """Return the child of `top` that the module is in; the module itself if it is in none."""
     before = f"{top}." if top else ""
     return module if module == top else before + module.removeprefix(before).partition(".")[0]
 

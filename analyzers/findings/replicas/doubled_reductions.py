@@ -148,7 +148,7 @@ def _doubled(
 
 
 def _sums_among_means(context: Context, frame: pd.DataFrame) -> list[Finding]:
-    """Return the gradients added up by hand where most others over the same ranks are averaged.
+    """Return the gradients added up by hand if most others over the same ranks are averaged.
 
     Only possible: what was divided before the reduction does not show. A gradient that was divided after it
     does, and is left out.

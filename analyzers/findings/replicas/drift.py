@@ -66,7 +66,7 @@ def _drifts(context: Context) -> list[Drift]:
             if how is not None:
                 seen.append((step, how))
         if all(step == BEFORE for step, _ in seen):
-            # The first step made them equal, as where it begins with a broadcast.
+            # The first step made them equal, as when it begins with a broadcast.
             continue
         why = design(context, copies)
         if why is not None and why.unless is None:

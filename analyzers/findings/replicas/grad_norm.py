@@ -175,7 +175,7 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
     if frame.empty or gradients["square"].isna().any():
         return []
     frame = keep(frame, frame["step"].isin(gradients["step"].unique()))
-    # Clipping has scaled them since; where torch took a norm, or was given one, they are known as they were.
+    # Clipping has scaled them since; if torch took a norm, or was given one, they are known as they were.
     normed = rows_of(context, "normed")
     normed = keep(normed, (normed["nth"] == 0) & normed["square"].notna())
     takings = [

@@ -55,7 +55,7 @@ class Apart(Struct, frozen=True):
     over: str | None
     """The mesh dimension, if any, over which the reduction is missing."""
     within: str | None
-    """The groups whose ranks agree, where those that agree are groups."""
+    """The groups whose ranks agree, if those that agree are groups."""
     reduced: tuple[tuple[int, ...], ...]
     """Over which ranks the program reduced this gradient, by its records."""
     local_grad: str | None

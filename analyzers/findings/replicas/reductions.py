@@ -18,7 +18,7 @@ REDUCES: Final = ("all_reduce", "reduce_scatter")
 """Ops that add up gradients; `reduce` leaves the sum on one rank only."""
 
 BACKWARD: Final = ("backward", "optimizer", "other")
-"""Phases in which what names a parameter is its gradient, or its values where `of_values` says so."""
+"""Phases in which what names a parameter is its gradient, or its values if `of_values` says so."""
 
 
 @once

@@ -36,7 +36,7 @@ from shardtoll.ledger.words.human import duration, size, some_time
 
 WORTH: Final = 0.9
 """Another order has to bring the bytes that cross nodes, or the projected time, below this part. Neither may
-grow where both are known and it is the bytes that shrink."""
+grow if both are known and it is the bytes that shrink."""
 
 COLUMNS: Final = (
     *("step", "rank", "group", "group_id", "mesh_dim"),

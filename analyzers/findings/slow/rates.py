@@ -157,7 +157,7 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | Non
 
 
 def _kernel(of: Slow) -> str | None:
-    """Return the kernel that most of them ran as, where traces name it."""
+    """Return the kernel that most of them ran as, if traces name it."""
     names = of.bad["kernel"].dropna()
     return text(names.mode().iloc[0]) if len(names) else None
 

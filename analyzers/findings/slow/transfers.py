@@ -147,7 +147,7 @@ def _limits(context: Context, each: pd.DataFrame) -> Floats:
 def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], each: pd.DataFrame) -> Floats:
     """Return how many transfers of other dimensions or ops ran during each of its own, as a mean.
 
-    On the cards of its nodes where it crosses nodes, else on its own ranks; of several the busiest counts.
+    On the cards of its nodes if it crosses nodes, else on its own ranks; of several the busiest counts.
     Groups of its own dimension that share the cards for the same op are in the prediction already (see
     `sharing.at_once`). Sent and received bytes go in opposite directions, and are one op.
     """

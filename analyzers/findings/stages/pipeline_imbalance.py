@@ -27,7 +27,7 @@ LEAST_EXCESS: Final = 0.05
 
 LEAST_BUSY_SHARE: Final = 0.05
 LEAST_BUSY_EXCESS: Final = 0.2
-"""The same where time outside operators counts too, in which a busy machine shows."""
+"""The same if time outside operators counts too, in which a busy machine shows."""
 
 WARNING_SHARE: Final = 0.05
 

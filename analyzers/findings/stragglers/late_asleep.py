@@ -37,7 +37,7 @@ def slept_late(context: Context, rank: int, waited_ns: float) -> bool:
 
 
 def more_asleep_ns(context: Context, rank: int) -> pd.Series[float] | None:
-    """Return by step how much longer a rank slept than the median of the others; NaN where nothing tells.
+    """Return by step how much longer a rank slept than the median of the others; NaN if unknown.
 
     None if it has no peer.
     """

@@ -25,7 +25,7 @@ class OwnCause(Struct, frozen=True):
 
 
 def own_cause(context: Context, origin: Origin) -> OwnCause:
-    """Return what the rank has more of; no part where none of what it is held to is on record."""
+    """Return what the rank has more of; no part if none of what it is held to is on record."""
     if origin.to_itself:
         more = beyond_usual(context, origin.rank)
     else:

@@ -125,7 +125,7 @@ def by_two_threads(context: Context, name: str, rows: pd.DataFrame) -> Finding:
 
 
 def where_of(context: Context, name: str) -> Where:
-    """Return the place of a group, with its mesh dimension where all of that name have one."""
+    """Return the place of a group, with its mesh dimension if all of that name have one."""
     dims = {group.mesh_dim for group in context.groups(name)}
     return Where(group=name, mesh_dim=dims.pop() if len(dims) == 1 else None)
 

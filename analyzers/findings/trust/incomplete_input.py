@@ -66,7 +66,7 @@ REMEDIES: Final = {
     "tables-missing": "Record with `nsys profile --trace=cuda,nvtx`.",
     "clock-unknown": "Record all ranks with one version of torch; until then compare only durations.",
 }
-"""Notice kind -> what to do, where that is not just to be careful."""
+"""Notice kind -> what to do, if that is not just to be careful."""
 
 OF_TRAINING: Final = {
     "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
@@ -214,7 +214,7 @@ def _open(context: Context) -> list[Finding]:
 
 
 def _steps(context: Context) -> list[Finding]:
-    """Ranks that finished fewer steps than others, where no notice has said so."""
+    """Ranks that finished fewer steps than others, if no notice has said so."""
     if not context.steps:
         return [
             _finding(

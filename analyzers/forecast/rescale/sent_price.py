@@ -22,7 +22,7 @@ class Machine:
 
     fabric: Fabric
     gpu: Card | None
-    """None on CPUs and where nothing tells the GPU."""
+    """None on CPUs and if the GPU is unknown."""
     per_node: int
 
 

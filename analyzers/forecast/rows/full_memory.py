@@ -20,7 +20,7 @@ _FITTED_ROWS: Final = 50
 
 
 def may_be_full(plan: TrainingPlan, memory: PlanMemory) -> bool:
-    """Whether the expected peak exceeds what the driver reports of the GPU, where rows measured that peak."""
+    """Whether the expected peak exceeds what the driver reports of the GPU, if rows measured that peak."""
     if fit_of(recipe_of(plan).name).rows < _FITTED_ROWS:
         return False
     return memory.reserved.expected_bytes + memory.outside_bytes > capacity_of(plan.gpu)

@@ -59,7 +59,7 @@ class ReadRow:
 
 
 def read_row(row: Row) -> ReadRow:
-    """Return the plan of a row. Raises Abstain with the reason where too much is unknown."""
+    """Return the plan of a row. Raises Abstain with the reason if too much is unknown."""
     config = " ".join((row.get("config") or "", row.get("note") or ""))
     assumed: list[str] = []
     replaced: list[str] = []

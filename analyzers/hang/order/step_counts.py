@@ -28,7 +28,7 @@ def ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:
 def apart(
     job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], further: tuple[int, ...]
 ) -> Divergence:
-    """Say who is at fault where ranks stand in different steps: who left one out, or issued one more.
+    """Say who is at fault if ranks stand in different steps: who left one out, or issued one more.
 
     `further`: the ranks that are ahead.
     """

@@ -230,7 +230,7 @@ def _evaluate(
 
 
 def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
-    """Return the cost where each call takes at least what the measuring tool itself needs."""
+    """Return the cost if each call takes at least what the measuring tool itself needs."""
     if cost is None or cost.time_ns >= least_ns or cost.basis == "measured":
         return cost
     least = math.ceil(least_ns)

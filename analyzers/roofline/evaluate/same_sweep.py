@@ -9,7 +9,7 @@ from shardtoll.analyzers.roofline.machines.fabric import Fabric
 
 ROUNDED_NS: Final = 50.0
 ROUNDED_SHARE: Final = 5e-4
-"""By how much a time and its copy differ where one is rounded to 0.1 us or to four digits."""
+"""By how much a time and its copy differ if one is rounded to 0.1 us or to four digits."""
 
 
 def same(sweep: Sweep, other: Sweep) -> bool:

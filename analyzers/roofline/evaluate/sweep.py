@@ -68,7 +68,7 @@ class Sweep:
         return Placement(self.ranks, self.nodes, most, fewest_ranks=None if least == most else least)
 
     def placement_on(self, fabric: Fabric) -> Placement:
-        """Return where its ranks stand on a fabric; a node is a domain there, where it has some."""
+        """Return where its ranks stand on a fabric; a node is a domain there, if it has domains."""
         domain = fabric.ranks_per_domain
         if domain is None:
             return self.placement

@@ -67,7 +67,7 @@ class Curve:
                 raise ValueError(f"a curve of {self.op} has times that cannot be: {point}")
 
     def time_ns(self, message_bytes: float, shape: Shape | None = None) -> float | None:
-        """Return the typical time; None beyond the points where nothing tells how it goes on."""
+        """Return the typical time; None beyond the points if its continuation is unknown."""
         return self._at(self._times, message_bytes, shape)
 
     def band_ns(self, message_bytes: float, shape: Shape | None = None) -> tuple[float, float] | None:

@@ -93,13 +93,13 @@ class Fabric:
     ranks_per_node: Quantity | None = None
     """Ranks of one host where the run does not tell."""
     ranks_per_domain: Quantity | None = None
-    """Ranks that share `intra` where that is more than a host holds, as 72 in an NVL72 rack."""
+    """Ranks that share `intra` if that is more than a host holds, as 72 in an NVL72 rack."""
     intra: Link | None = None
     """Between ranks of one host, or of one domain."""
     inter: Link | None = None
     """Between hosts, or domains."""
     curves: tuple[Curve, ...] = ()
-    """Measured times; where one fits a collective it goes before the model."""
+    """Measured times; if one fits a collective it goes before the model."""
     measured: bool = False
     """Whether the numbers were measured on the machine whose job is judged."""
     sharp: bool = False

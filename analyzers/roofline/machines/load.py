@@ -129,8 +129,8 @@ def _over(base: Layer, layer: Layer, where: str) -> Layer:
     """Return `base` with what `layer`, from the file `where`, says instead.
 
     A number is taken whole, never its value from one file and its source from another. A link of
-    another kind inherits nothing of the old one. Measured times stay where no link they crossed has
-    changed. A provenance that the file does not give is the other file's, marked as changed.
+    another kind inherits nothing of the old one. Measured times stay if no link they crossed has changed. A
+    provenance that the file does not give is the other file's, marked as changed.
     """
     merged = {key: value for key, value in base.items() if key not in _NOT_INHERITED} | layer
     for key in ("intra", "inter"):

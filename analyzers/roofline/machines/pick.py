@@ -18,9 +18,9 @@ Sureness = Literal["certain", "likely", "assumed", "unknown"]
 nodes is not on record, and the fabric is the common one."""
 
 _VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|jupiter|frontier|.*-roce")
-"""Names of fabrics that only some have; where nothing names them another goes before them."""
+"""Names of fabrics that only some have; if nothing names them another goes before them."""
 _COMMON: Final = ("h100", "a100")
-"""Accelerators that are meant where none is named, most common first."""
+"""Accelerators that are meant if none is named, most common first."""
 
 MOST_OTHERS: Final = 4
 """Alternatives that are named."""

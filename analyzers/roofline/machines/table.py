@@ -46,7 +46,7 @@ def read_file(path: Path, where: str, what: What = "fabric") -> str:
 
 
 def read_toml(text: str, where: str, what: What = "fabric") -> Table:
-    """Return the root of a TOML text; FabricError where it is none, or far too long."""
+    """Return the root of a TOML text; FabricError if it is none, or far too long."""
     if len(text) > MOST_CHARACTERS:
         raise FabricError(
             f"{what} {where}: {len(text)} characters", f"a {what} has at most {MOST_CHARACTERS}"

@@ -27,7 +27,7 @@ _MIDDLES: Final = tuple(float(np.log(size)) for size in (4 << 10, 1 << 20, 64 <<
 """Sizes at which the width is that of the band alone; between them it is interpolated."""
 
 UNKNOWN_WIDTH: Final = 0.7
-"""Logarithm of the factor to each side where nothing was ever measured: half to twice the time."""
+"""Logarithm of the factor to each side if nothing was ever measured: half to twice the time."""
 
 
 def size_name(message_bytes: float) -> str:

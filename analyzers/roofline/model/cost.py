@@ -32,7 +32,7 @@ class Cost:
     latency_ns: int
     """The part of it that does not shrink with the message, rounded down."""
     algorithm: str
-    """A name in `model.ALGORITHMS`, or `none` where nothing is sent."""
+    """A name in `model.ALGORITHMS`, or `none` if nothing is sent."""
     steps: int
     """Hops that follow one another."""
     wire_bytes: int

@@ -86,7 +86,7 @@ def _rooted(machine: Machine) -> Candidate:
         ns_per_byte = max(ns_per_byte, float(net) / one_rank_gbps)
         few = machine.at.fewest_ranks
         if few is not None:
-            # The root may be on any host; where it shares it with fewest, most comes over its card.
+            # The root may be on any host; if it shares it with fewest, most comes over its card.
             ns_per_byte = max(ns_per_byte, few * (n - few) / n / machine.through_gbps("direct"))
     return Candidate(
         algorithm="direct",

@@ -128,7 +128,7 @@ class Watched(Library):
     guesses: list[str] = field(default_factory=list)
 
     def find(self, name: str, *special: str | None) -> str | None:
-        """Return the key as a library does, and keep it where its number is a guess."""
+        """Return the key as a library does, and keep it if its number is a guess."""
         constant = Library.find(self, name, *special)
         if (
             constant is not None
@@ -153,7 +153,7 @@ def watched(library: Library) -> Watched:
 
 @cache
 def load_library(name: str, version: str | None = None) -> Library:
-    """Return the shipped constants of `nccl`, `rccl` or `gloo`; those of today's where none is named."""
+    """Return the shipped constants of `nccl`, `rccl` or `gloo`; those of today's if none is named."""
     text = resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     data = read_toml(text, f"{name}.toml").data
     numbers = dict(_flat("", data["numbers"]))

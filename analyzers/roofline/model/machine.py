@@ -164,6 +164,6 @@ def physical_net_gbps(fabric: Fabric, placement: Placement, ranks: int | None = 
 
 
 def hosts_of_a_domain(fabric: Fabric) -> float:
-    """Return how many hosts share one NVLink domain; 1 where a host is one by itself."""
+    """Return how many hosts share one NVLink domain; 1 if a host is one by itself."""
     domain, host = fabric.ranks_per_domain, fabric.ranks_per_node
     return 1.0 if domain is None or host is None else max(1.0, domain.value / host.value)

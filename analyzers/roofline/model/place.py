@@ -22,8 +22,8 @@ class Placement:
     fewest_ranks: int | None = None
     """Ranks on the host that has the fewest; None: as many as on any other."""
     surely_sharing: int | None = None
-    """How many groups share the cards at least, where `sharing` was rounded up; None: as many as `sharing`.
-    The speed of light counts with these, as it is a lower bound."""
+    """How many groups share the cards at least, if `sharing` was rounded up; None: as many as `sharing`. The
+    speed of light counts with these, as it is a lower bound."""
 
     def __post_init__(self) -> None:
         if self.sharing < 1:
@@ -82,7 +82,7 @@ def _ranks_per_host(run: Run, fabric: Fabric) -> int | None:
 
 
 def hosts_note(run: Run, fabric: Fabric) -> str:
-    """Return that the hosts of missing ranks are assumed, where it changes the floors; else nothing."""
+    """Return that the hosts of missing ranks are assumed, if it changes the floors; else nothing."""
     fitting, taken = _fitting(run, fabric), _ranks_per_host(run, fabric)
     hosts = {min(number, run.world_size) for number in fitting}
     if not run.ranks_missing or len(hosts) < 2 or taken is None:
