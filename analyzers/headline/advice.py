@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.ledger import Finding
-from shardtoll.ledger.records.one_cause import OWN_REASONS, of_late_launches
+from shardtoll.ledger.records.one_cause import of_late_launches
 
 WIDTH: Final = 194
 """Characters of the whole sentence: two lines of 100 columns."""
@@ -109,20 +109,6 @@ def best_of(findings: Sequence[Finding], kinds: Collection[str]) -> int | None:
     of_kinds = [place for place, finding in enumerate(findings) if finding.kind in kinds and finding.toll_ns]
     most = max(of_kinds, key=lambda place: findings[place].saving_ns or 0)
     return most if (findings[most].saving_ns or 0) > (findings[first].saving_ns or 0) else first
-
-
-def own_reason(findings: Sequence[Finding], rank: int) -> int | None:
-    """Return the place of a finding of this rank alone that stands above its lateness; None without one.
-
-    A host that reads values, fetches batches or writes checkpoints on one rank only is why that rank is late.
-    """
-    for place, finding in enumerate(findings):
-        if finding.ranks == (rank,) and finding.toll_ns:
-            if finding.kind == "straggler":
-                return None
-            if finding.kind in OWN_REASONS:
-                return place
-    return None
 
 
 def launching(findings: Sequence[Finding], place: int | None) -> bool:

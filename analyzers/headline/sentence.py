@@ -44,7 +44,6 @@ from shardtoll.analyzers.headline.advice import (
     first_of,
     launching,
     orders,
-    own_reason,
     room,
     with_advice,
 )
@@ -53,6 +52,7 @@ from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.levels import watched_steps
+from shardtoll.ledger.records.one_cause import own_reason
 from shardtoll.ledger.words.human import duration, percent, ranks, rate
 from shardtoll.ledger.words.human import plural as times
 

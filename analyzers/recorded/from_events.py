@@ -19,10 +19,10 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.handed_over import messages
 from shardtoll.analyzers.recorded.handed_edges import Edges, Nodes, edges_of
 from shardtoll.analyzers.recorded.recorded import NO_STEP, Recorded
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import Kind, Role
-from shardtoll.analyzers.replay.event_order import lane_before_of, order_of
-from shardtoll.analyzers.replay.graph import dependencies
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import Kind, Role
+from shardtoll.analyzers.replay.events.event_order import lane_before_of, order_of
+from shardtoll.analyzers.replay.points.point_graph import dependencies
 from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]

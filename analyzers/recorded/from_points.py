@@ -16,10 +16,10 @@ import pandas as pd
 from shardtoll.analyzers.context.as_watched import PLACE
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
-from shardtoll.analyzers.replay.event_order import order_of
-from shardtoll.analyzers.replay.graph import Graph, graphs, long_graphs
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind, Role
+from shardtoll.analyzers.replay.events.event_order import order_of
+from shardtoll.analyzers.replay.points.point_graph import Graph, graphs, long_graphs
 from shardtoll.analyzers.shared.tally import numbered
 from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.records.record import PHASES

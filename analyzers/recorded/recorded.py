@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.recorded.simulated import Simulated
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-from shardtoll.analyzers.replay.event_order import Order
-from shardtoll.analyzers.replay.graph import Graph
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.event_order import Order
+from shardtoll.analyzers.replay.events.outcome import Outcome
+from shardtoll.analyzers.replay.points.point_graph import Graph
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

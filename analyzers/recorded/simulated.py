@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 
 MOST_KEPT: Final = 4
 """An edit at its band's middle and ends, and the bill so far. An outcome takes 48 bytes a node."""

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.whatif.anatomy import parts_by_rank
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.levels import surveyed_steps
 from shardtoll.ledger.records.record import PHASES

@@ -10,8 +10,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.ledger.answers.what_if import Parts
 
 Floats = npt.NDArray[np.float64]

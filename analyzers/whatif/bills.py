@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.two_runs.same_finding import paired, place
 from shardtoll.analyzers.whatif.after import ledger_with
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, analyze
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.recorded.recorded import Recorded, slowest_ns
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.two_runs.intervals import HURST, RUN_NOISE
 
 APART: Final = 0.86

@@ -8,8 +8,8 @@ import numpy as np
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.whatif.anatomy import of_step
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import MOST_EDITS, replayer
 from shardtoll.ledger import Finding

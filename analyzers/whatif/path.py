@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Final
 
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.ledger.answers.what_if import Path, PathPart
 from shardtoll.ledger.records.record import PHASES
 

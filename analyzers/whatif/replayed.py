@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.whatif.anatomy import changed_as, parts_by_rank, parts_on_record
 from shardtoll.analyzers.whatif.doubt import Doubt, doubt
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.under_compute import Floats, added_ns, cost, slow_down
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.analyzers.whatif.under_compute import Floats, added_ns, cost, slow_down
 from shardtoll.ledger.answers.what_if import Parts, Path
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import replayer
 from shardtoll.ledger import Finding

@@ -9,7 +9,7 @@ from typing import Final
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.record_graph import short_record
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
+from shardtoll.analyzers.whatif.edits.remedies import BOUND, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Figure, Finding, ranked
 

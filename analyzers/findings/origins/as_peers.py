@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.findings.origins.over_steps import Usual
-from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.points.point_graph import Graph
 
 Ints = npt.NDArray[np.int64]
 

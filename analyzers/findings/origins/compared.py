@@ -9,8 +9,8 @@ from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.origins.over_steps import usual
-from shardtoll.analyzers.replay.graph import graphs_with_messages
-from shardtoll.analyzers.replay.simulate import Replayed, replay
+from shardtoll.analyzers.replay.points.point_graph import graphs_with_messages
+from shardtoll.analyzers.replay.points.point_replay import Replayed, replay
 from shardtoll.analyzers.shared.memo import once
 
 

@@ -20,7 +20,7 @@ from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.compared import as_recorded, compared, fixed, mean_ns
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.origins.travelled import travelled_ns
-from shardtoll.analyzers.replay.simulate import Replayed
+from shardtoll.analyzers.replay.points.point_replay import Replayed
 from shardtoll.analyzers.shared.memo import once
 
 Floats = npt.NDArray[np.float64]

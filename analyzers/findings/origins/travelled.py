@@ -9,8 +9,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.as_peers import Own
-from shardtoll.analyzers.replay.host_messages import NO_ROW
-from shardtoll.analyzers.replay.simulate import Replayed
+from shardtoll.analyzers.replay.points.host_messages import NO_ROW
+from shardtoll.analyzers.replay.points.point_replay import Replayed
 
 
 def travelled_ns(

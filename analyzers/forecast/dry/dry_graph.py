@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from shardtoll.analyzers.forecast.dry.host import HostTimes
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.plan.network import Timed
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.ledger.records.dry import DryOp, DryWait
 from shardtoll.ledger.records.record import Collective
 

@@ -20,9 +20,9 @@ from shardtoll.analyzers.forecast.dry.tokens import tokens_of
 from shardtoll.analyzers.forecast.memory.workspaces import workspace_bytes
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
-from shardtoll.analyzers.replay.contention import Contention
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.contention import Contention
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.roofline import Fabric, fabric_on_record
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.answers.dry_step import DryStep

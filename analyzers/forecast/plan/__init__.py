@@ -2,8 +2,8 @@
 
 Start reading in `price`.
 
-It may import `analyzers.forecast.compute`, `analyzers.replay`, `analyzers.roofline`, `analyzers.shared`,
-`ledger`, `ledger.answers`.
+It may import `analyzers.forecast.compute`, `analyzers.replay.events`, `analyzers.roofline`,
+`analyzers.shared`, `ledger`, `ledger.answers`.
 """
 
 from shardtoll.analyzers.forecast.plan.constants import Constants

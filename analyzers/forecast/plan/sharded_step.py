@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from shardtoll.analyzers.forecast.plan.template import Drawn, Template
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 
 _UNITS: Final = (4, 7)
 """Blocks that are simulated; each more adds what the difference of these two adds for each block."""

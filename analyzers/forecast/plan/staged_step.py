@@ -9,7 +9,7 @@ from typing import Final
 
 from shardtoll.analyzers.forecast.plan.schedule import Task, schedule
 from shardtoll.analyzers.forecast.plan.template import Drawn, Template
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 
 _BUCKETS: Final = 6
 """Pieces in which the last backward reduces its gradients, and the first forward gathers parameters."""

@@ -13,8 +13,8 @@ import pandas as pd
 
 from shardtoll.analyzers.forecast.rescale.inside import Sent, inside
 from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_graph import EventGraph
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_graph import EventGraph
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.records.levels import watched_steps
 

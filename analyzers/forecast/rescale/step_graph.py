@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.forecast.rescale.inside import Sent, inside
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
 
 
 def step_graph(

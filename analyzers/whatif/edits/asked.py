@@ -13,15 +13,15 @@ from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.forecast.compute.cards import card_of, card_of_run
 from shardtoll.analyzers.forecast.plan.other_gpu import compute_factors
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.analyzers.roofline import load_fabric
-from shardtoll.analyzers.whatif.buckets import buckets_of
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.latency_share import latency_share
-from shardtoll.analyzers.whatif.micro_batches import more_micro_batches
-from shardtoll.analyzers.whatif.removal import removal
-from shardtoll.analyzers.whatif.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
+from shardtoll.analyzers.whatif.edits.buckets import buckets_of
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.latency_share import latency_share
+from shardtoll.analyzers.whatif.edits.micro_batches import more_micro_batches
+from shardtoll.analyzers.whatif.edits.removal import removal
+from shardtoll.analyzers.whatif.edits.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
 from shardtoll.ledger import UsageError
 
 Floats = npt.NDArray[np.float64]

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import passes_begun
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.under_compute import cost, note
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.under_compute import cost, note
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.words.human import size

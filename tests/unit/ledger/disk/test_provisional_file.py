@@ -8,7 +8,7 @@ import pytest
 
 from shardtoll.ledger import RankWriter, read_run
 from shardtoll.ledger.disk.follow import ENDED_AFTER_S, Follower
-from shardtoll.ledger.disk.provisional import TABLES, packed, unpacked
+from shardtoll.ledger.disk.provisional_file import TABLES, packed, unpacked
 from shardtoll.ledger.disk.run_files import clear, provisional_path
 from shardtoll.ledger.tables.tables import to_batch, to_records
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from shardtoll.analyzers.context.context import make_context
-from shardtoll.analyzers.replay.graph import Graph, graphs
-from shardtoll.analyzers.replay.own_time import blocked, blocked_until
-from shardtoll.analyzers.replay.point_order import in_order
-from shardtoll.analyzers.replay.simulate import replay
+from shardtoll.analyzers.replay.points.own_time import blocked, blocked_until
+from shardtoll.analyzers.replay.points.point_graph import Graph, graphs
+from shardtoll.analyzers.replay.points.point_order import in_order
+from shardtoll.analyzers.replay.points.point_replay import replay
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.ledger import Collective, Ledger, Step
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step

@@ -8,10 +8,10 @@ from typing import Final
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.second_forward import second_forward_ns
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.second_forward import second_forward_ns
 from shardtoll.ledger.records.record import PHASES
 
 

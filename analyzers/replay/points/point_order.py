@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.held_rows import fed_numbers
+from shardtoll.analyzers.replay.points.held_rows import fed_numbers
 
 Ints = npt.NDArray[np.int64]
 

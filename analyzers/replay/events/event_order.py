@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from shardtoll.analyzers.replay.event_graph import EventGraph, Role
-from shardtoll.analyzers.replay.wide_order import events_of, wide_levels
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Role
+from shardtoll.analyzers.replay.events.wide_order import events_of, wide_levels
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.contention import Contention
-from shardtoll.analyzers.replay.event_graph import EventGraph, Role
-from shardtoll.analyzers.replay.event_order import Order, order_of
-from shardtoll.analyzers.replay.level_sweep import by_levels
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.contention import Contention
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Role
+from shardtoll.analyzers.replay.events.event_order import Order, order_of
+from shardtoll.analyzers.replay.events.level_sweep import by_levels
+from shardtoll.analyzers.replay.events.outcome import Outcome
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

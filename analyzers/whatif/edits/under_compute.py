@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.contention import LLM_FOUNDRY, overlap_ns
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.replay.events.contention import LLM_FOUNDRY, overlap_ns
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind, Role
 
 Like = npt.ArrayLike
 

@@ -16,15 +16,15 @@ from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_shards
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import begins_with
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.removal import joined, removal
-from shardtoll.analyzers.whatif.taken_out import lost_by_step
-from shardtoll.analyzers.whatif.under_compute import note
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.removal import joined, removal
+from shardtoll.analyzers.whatif.edits.taken_out import lost_by_step
+from shardtoll.analyzers.whatif.edits.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.records.stall import SHORT_GAP_NS

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.event_graph import EventGraph, Role
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Role
 
 Ints = npt.NDArray[np.int64]
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.analyzers.replay import engine, wide_order
-from shardtoll.analyzers.replay.contention import Contention, overlap_ns
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
-from shardtoll.analyzers.replay.event_order import DeadlockError, order_of
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events import engine, wide_order
+from shardtoll.analyzers.replay.events.contention import Contention, overlap_ns
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind, Role
+from shardtoll.analyzers.replay.events.event_order import DeadlockError, order_of
+from shardtoll.analyzers.replay.events.outcome import Outcome
 
 
 @st.composite

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 
 Apply = Callable[[Draft, float], None]
 """Writes the change to a draft. The number says how the change turns out. 0: as expected; -1: the low end of

@@ -7,8 +7,8 @@ import pytest
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.ledger import Collective, Ledger
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 

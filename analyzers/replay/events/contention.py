@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.event_graph import EventGraph, Role
-from shardtoll.analyzers.replay.event_order import Order
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Role
+from shardtoll.analyzers.replay.events.event_order import Order
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

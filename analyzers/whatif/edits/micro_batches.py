@@ -6,8 +6,8 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.roofline.model.direct import PAIRED
 from shardtoll.analyzers.shared.tally import keep
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
 from shardtoll.ledger import UsageError
 
 

@@ -13,13 +13,13 @@ import pytest
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.doubt import doubt
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.host_work import host_work
-from shardtoll.analyzers.whatif.remedies import edit_of
-from shardtoll.analyzers.whatif.removal import joined
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.host_work import host_work
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.removal import joined
 from shardtoll.analyzers.whatif.replayed import Replayer, Saved
 from shardtoll.ledger import Finding, Ledger, Remedy, Rows, Run
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.findings.origins.as_peers import Own, middle
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

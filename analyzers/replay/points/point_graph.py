@@ -19,11 +19,11 @@ from msgspec import Struct, field
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.context.rooted import FROM_ROOT
-from shardtoll.analyzers.replay.held_rows import SLACK_NS, Dependencies, with_held
-from shardtoll.analyzers.replay.host_messages import message_rows, with_messages
-from shardtoll.analyzers.replay.own_time import blocked, blocked_until, idle_until
-from shardtoll.analyzers.replay.point_order import in_order
-from shardtoll.analyzers.replay.sends import delivered
+from shardtoll.analyzers.replay.points.held_rows import SLACK_NS, Dependencies, with_held
+from shardtoll.analyzers.replay.points.host_messages import message_rows, with_messages
+from shardtoll.analyzers.replay.points.own_time import blocked, blocked_until, idle_until
+from shardtoll.analyzers.replay.points.point_order import in_order
+from shardtoll.analyzers.replay.points.sends import delivered
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 

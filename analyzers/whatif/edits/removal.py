@@ -11,10 +11,10 @@ import numpy.typing as npt
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.needless.latency_bound import bursts
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.host_work import HostWork, host_work
-from shardtoll.analyzers.whatif.latency_share import latency_share
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.host_work import HostWork, host_work
+from shardtoll.analyzers.whatif.edits.latency_share import latency_share
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

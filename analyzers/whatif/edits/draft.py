@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.whatif.held_to_peers import stays
-from shardtoll.analyzers.whatif.shares_gone import SharesGone
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
+from shardtoll.analyzers.whatif.edits.held_to_peers import stays
+from shardtoll.analyzers.whatif.edits.shares_gone import SharesGone
 from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]

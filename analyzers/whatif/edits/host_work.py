@@ -27,10 +27,10 @@ from msgspec import Struct
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import BACKWARD
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.points.point_graph import Graph
 from shardtoll.analyzers.shared.tally import numbered
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

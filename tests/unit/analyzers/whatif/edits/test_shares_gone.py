@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardtoll.analyzers.whatif.shares_gone import Floats, SharesGone
+from shardtoll.analyzers.whatif.edits.shares_gone import Floats, SharesGone
 
 
 def of(*shares: float) -> Floats:
