@@ -107,7 +107,7 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     busy = by_queue["busy"].first()
     for name in ("light_ns", "floor_ns"):
         queues[name] = np.minimum(queues[name], busy)
-    # One span that several share hides once. The exposed part was divided among them, so it adds up.
+    # One span that several share hides once. What of it is exposed was dealt out among them, so it adds up.
     alone = (by_queue["spanned"].first() - queues["exposed"]).clip(lower=0)
     queues["hidden"] = np.minimum(queues["hidden"], alone)
     by_step = queues.groupby(["rank", "step"])
@@ -141,7 +141,7 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
 def _busy_ns(
     frame: pd.DataFrame, times: pd.DataFrame, took: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return how long any transfer of the row's queue ran in its step; infinite if a time is unknown."""
+    """Return how long any transfer of the row's queue ran in its step; infinite where a time is unknown."""
     queue = numbered(times, ["rank", "step", "queue"])
     end = _floats(frame["arrival_ns"]) + _floats(frame["duration_ns"])
     number = int(queue.max()) + 1

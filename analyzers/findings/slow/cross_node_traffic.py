@@ -136,8 +136,8 @@ def _is_better(
     if not all(dim in traffic and traffic[dim].seen for dim in out):
         return False
     left = [moving[dim] for dim in out if dim in moving]
-    # A dimension that hides behind computing never goes first. If two both do or do not, the one that
-    # moves more does.
+    # A dimension that hides behind computing never goes first. If two are equal in this, the one
+    # that moves more goes first.
     if any(load.hideable and not each.hideable for each in left):
         return False
     if any(load.hideable == each.hideable and load.bytes <= each.bytes for each in left):

@@ -43,7 +43,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     divides: most of a watched step is then unattributed by design.
     """
     surveyed, parted = _by_rank(context.surveyed_rows), _by_rank(context.parts_rows)
-    # Only those watched steps count whose waits are known, if there are any.
+    # Of watched steps those count that tell their waits, where there are any.
     rows = {**_by_rank(context.timed_rows), **_by_rank(context.told_rows), **parted}
     rank = max(sorted(rows), key=lambda each: float(rows[each]["duration_ns"].mean()), default=None)
     if rank is None or rank not in parted or rank not in surveyed:
