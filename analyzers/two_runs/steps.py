@@ -149,7 +149,7 @@ class StepSeries:
     def shown(self, *, exposure_told: bool, alike: bool = True) -> Array:
         """Return the parts, with all that is not known apart in the last one.
 
-        Unknown is exposed communication unless `exposure_told`. Figures of surveys are also unknown, unless
+        Exposed communication is unknown unless `exposure_told`. Figures of surveys are unknown too, unless
         the steps of both runs are `alike`: watched steps do not have them.
         """
         parts: Array = self.parts.copy()

@@ -2,8 +2,8 @@
 
 Local SGD has each rank step on its own gradients and averages the parameters every so many steps. The proof:
 a message of room for the parameter adds up values that are no gradient, over the ranks that differ. After it
-they are equal again, bit for bit, and near the mean of what they were. It has to go on until the run ends.
-The steps after the last time are no more than there were between two times. Less proof may be right: one time
+they are equal again, bit for bit, and near the mean of what they were. It has to go on until the run ends:
+the last time is followed by no more steps than lie between two times. Less proof may be right: one time
 alone, one between steps, or a sum without a look that shows the division.
 """
 

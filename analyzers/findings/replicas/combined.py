@@ -23,10 +23,10 @@ def combined(context: Context) -> dict[str, str]:
     """Return the parameters that may be each rank's own, as an expert's, with the module that adds up.
 
     The first surveyed step tells, when equal weights are still equal. Tensors gathered before anything is
-    added up, as after a norm of a part of a sequence, are none of these. A remaining part of the module to
-    which all ranks give the same counts if it makes as much as is added up. An expert whose output is masked
-    does so, a router does not. One that ranks give other things counts unless what they make divides the
-    whole evenly: then a batch is split by hand.
+    added up, as after a norm of a part of a sequence, are none of these. A part of the module with equal
+    inputs on all ranks counts if it makes as much as is added up. An expert whose output is masked does so, a
+    router does not. A part with other inputs counts unless its results divide the whole evenly: then a batch
+    is split by hand.
     """
     calls, computes = context.in_surveyed, context.computes_in_steps
     calls = keep(calls, (calls["phase"] == "forward") & (calls["group_size"] > 1) & calls["issue_ns"].notna())

@@ -52,7 +52,7 @@ class Prices:
         price = price_operator(self.gpu, work_of(op))
         kept = 1.0
         if op.kind in ("gemm", "grouped_gemm", "attention"):
-            # The kernel of attention is known here. Fits of frameworks name the kernel they had.
+            # The kernel of attention is known here. Factors fitted to frameworks include their kernel choice.
             kept = self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
         return Timed(price.expected_ns / kept, price.low_ns / kept, price.high_ns / kept)
 
