@@ -33,12 +33,12 @@ from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay import engine
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-from shardtoll.analyzers.replay.event_order import order_of
+from shardtoll.analyzers.replay.events import engine
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.event_order import order_of
 from shardtoll.analyzers.roofline import choose_fabric, with_device
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.ledger import Report, TraceError, UsageError, analyze
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.profiler.traces import read_traces

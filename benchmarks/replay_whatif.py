@@ -28,7 +28,7 @@ import pyarrow as pa
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.roofline import choose_fabric
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Collective, Group, Ledger, Run, Step, analyze
 from shardtoll.ledger.tables.ledger import empty_tables

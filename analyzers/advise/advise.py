@@ -40,7 +40,7 @@ _TIES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is known beside the question: about failures, checkpoints, loaders and the batch."""
+    """Facts in addition to the question: about failures, checkpoints, loaders and the batch."""
 
     failure_rate: FailureRate = LLAMA3
     failures_per_day: float | None = None
@@ -53,7 +53,7 @@ class Beside:
     loader_sequences_per_s: float | None = None
     """Measured, per node: delivered at least."""
     loader_most_sequences_per_s: float | None = None
-    """What the time that loops waited allows at most; None unknown."""
+    """Upper limit by the time that loops waited for data; None if unknown."""
     current_step_ns: float | None = None
     """Step of the recorded layout on the machine that is asked about; forecasts are scaled to it."""
     keeps_current: bool = False

@@ -1,4 +1,4 @@
-"""What a batch means: beside the noise scale of gradients, and for the learning rate of another batch."""
+"""Judges a batch by the noise scale of gradients, and gives the learning rate of another batch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _HINT = "write it as dp=8,tp=2,sharding=fsdp,micro_batch=2,checkpointing=full"
 
 
 def layout_of(text: str, question: Question) -> Layout:
-    """Return the layout of `name=value` pairs. What is left out follows from GPUs and batch.
+    """Return the layout of `name=value` pairs. Omitted names follow from GPUs and batch.
 
     Raises UsageError for an unknown name, or a layout that is not of the question's GPUs and batch.
     """

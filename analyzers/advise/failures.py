@@ -14,7 +14,8 @@ from shardtoll.ledger.answers.advice import FailureAdvice, Saving
 
 RESTART_S: Final = 600.0
 """Assumed time to notice a failure, restart and warm up. Llama 3 405B kept more than 90 % of 54 days with 466
-interruptions (arXiv 2407.21783, 3.3.4): each cost at most 17 minutes, the load and the lost work included."""
+interruptions (arXiv 2407.21783, 3.3.4). So each cost at most 17 minutes, the load and the lost work
+included."""
 _BYTES_PER_PARAMETER: Final = 12
 """fp32 parameters and the two moments of Adam."""
 _NODE_GBPS: Final = 1.0
@@ -53,7 +54,7 @@ def failure_advice(
         recovery_s = RESTART_S + stored_s
     per_day = failures_per_day if failures_per_day is not None else rate.per_gpu_day * gpus
     mean_s = 86400 / per_day
-    # An asynchronous save is written beside the next steps: the one after it cannot begin before.
+    # An asynchronous save is written during the next steps: the one after it cannot begin before.
     interval = best_interval_s(blocked_s, mean_s)
     if asynchronous:
         interval = max(interval, stored_s)

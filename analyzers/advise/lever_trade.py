@@ -1,4 +1,4 @@
-"""What the next lever buys: one change of a layout at a time, with its memory and its time."""
+"""Gain of the next lever: one change of a layout at a time, with its memory and its time."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def path(
     """The steps up to the family of the best layout.
 
     `single`: one micro-batch of one sequence on one GPU, None if there is one GPU anyway. `families`: each
-    family with its fastest layout that fits and, where none does, its smallest layout. `stays`: the best one
+    family with its fastest layout that fits and, if none does, its smallest layout. `stays`: the best one
     is the current layout, which is faster than each of them.
     """
     limit = f"{human.size(share * capacity_bytes)} allowed"

@@ -13,7 +13,7 @@ from shardtoll.ledger.answers.advice import Candidate, ScalePoint
 def scaling(search: Search, best: Candidate) -> tuple[ScalePoint, ...]:
     """The best layout's kind on an eighth to four times the GPUs, other replicas and micro-batches.
 
-    Without those sizes for which the fabric describes no links, as that of one node for more nodes.
+    Sizes without links in the fabric are left out, as more nodes if it describes only one.
     """
     points: list[tuple[int, Candidate]] = []
     for factor in (1 / 8, 1 / 4, 1 / 2, 1, 2, 4):
@@ -23,7 +23,7 @@ def scaling(search: Search, best: Candidate) -> tuple[ScalePoint, ...]:
             points.append((gpus, candidate))
     if not points:
         return ()
-    # Few GPUs may have to recompute for lack of memory: the best point is 100 %, not the first.
+    # Few GPUs may have to recompute because memory is short: the best point is 100 %, not the first.
     gpus_there, most = max(points, key=lambda point: point[1].tokens_per_s_gpu.expected)
     base = most.tokens_per_s_gpu.expected
     work = most.compute_ns * gpus_there

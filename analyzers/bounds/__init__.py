@@ -1,4 +1,4 @@
-"""What hardware and fabric allow a step: the roofline of steps and operators.
+"""Lower bounds of a step by hardware and fabric: the roofline of steps and operators.
 
 It may import `analyzers.context`, `analyzers.roofline`, `analyzers.shared`, `ledger.answers`,
 `ledger.records`, `ledger.words`.

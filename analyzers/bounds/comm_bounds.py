@@ -33,7 +33,7 @@ class CommBounds(Struct, frozen=True):
     known_share: float | None
     """Share of the collectives with a floor; None without collectives."""
     hidden_ns: float
-    """Of the group with most of it: time during which a collective ran and was not exposed."""
+    """In the group with most of it: time during which a collective ran and was not exposed."""
     count: int = 0
     """Collectives in all the steps."""
     light_count: int = 0
@@ -47,8 +47,8 @@ NO_COLLECTIVES = CommBounds(0.0, 0.0, 0.0, None, 0.0)
 def free_compute_ns(steps: pd.DataFrame, comm: CommBounds) -> float:
     """Return how long a rank computes in a mean one of `steps`, its rows, while that hides no communication.
 
-    Exposed communication can be hidden behind that and no more. Live on an accelerator what the device did
-    in the rest of the step is not known, so all of it may be compute.
+    Exposed communication can be hidden behind that and no more. Live on an accelerator, the device's work in
+    the rest of the step is unknown, so all of it may be compute.
     """
     mean = steps[_DIVIDED].astype("float64").mean()
     computed = float(mean["compute_ns"])

@@ -2,8 +2,8 @@
 
 The roofline model of Williams, Waterman and Patterson (2009): an operator of F FLOPs that moves B bytes takes
 at least max(F / peak, B / bandwidth). If the format of the peak is in doubt, the fastest that its operands
-allow is taken. float32 matmuls may run as TensorFloat-32, and attention may skip the half that a causal mask
-hides. So the time stays a lower bound. Data that comes out of a cache can beat B / bandwidth: an operator
+allow is taken. A matmul of float32 may run as TensorFloat-32. Attention may skip the half that a causal mask
+hides. So the time stays a lower bound. Data that comes out of a cache can beat B / bandwidth. An operator
 whose kernels were faster than that on average is held against its FLOPs alone.
 """
 
@@ -103,7 +103,7 @@ def _at_most(bound_ns: Floats, took_ns: Floats) -> Floats:
 
 
 def _reached_share(gpu: Gpu) -> float:
-    """Return which share of the peak large bfloat16 matmuls reach; all of it where nobody measured."""
+    """Return which share of the peak large bfloat16 matmuls reach; all of it if nobody measured."""
     reached, peak = gpu.reached_matmul_tflops, gpu.peak_tflops.get("bfloat16")
     return 1.0 if reached is None or peak is None else min(1.0, reached.value / peak.value)
 

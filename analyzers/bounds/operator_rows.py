@@ -1,4 +1,4 @@
-"""What operators did, in one form for traces and live records: FLOPs, bytes, formats, times on the device."""
+"""Operators in one form for traces and live records: FLOPs, bytes, formats, times on the device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OperatorRows(Struct, frozen=True):
     kinds: pd.DataFrame
     """Operators on equal shapes: columns op, shapes, and formats, a sorted tuple of those of its matrices."""
     of_trace: bool
-    """Whether traces tell, so that all kernels of a step are here, with their times; else live capture, which
+    """Whether a trace gives the rows: then all kernels of a step are here, with their times. Live capture
     records operators with FLOPs only."""
 
     @property
@@ -97,7 +97,7 @@ def _rows(given: pd.DataFrame, *, of_trace: bool) -> OperatorRows:
 
 
 def sums(code: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
-    """Return the sums by group; NaN where a value is unknown."""
+    """Return the sums by group; NaN if a value is unknown."""
     return np.bincount(code, weights=values, minlength=groups).astype(np.float64)
 
 

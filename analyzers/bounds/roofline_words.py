@@ -1,4 +1,4 @@
-"""What the roofline of a step rests on, and why it is not known, in sentences."""
+"""Sentences on what the roofline of a step rests on, and why it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the accelerator and the fabric allow a step, beside what it took."""
+"""The least time of a step by accelerator and fabric, compared with the time it took."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SLACK: Final = 0.999
 
 
 def step_roofline(context: Context) -> StepRoofline | None:
-    """Return the section; None where no step finished."""
+    """Return the section; None if no step finished."""
     if context.step_rows.empty:
         return None
     gpu = gpu_of(context)
@@ -93,7 +93,7 @@ def _timed(context: Context, rows: OperatorRows) -> pd.DataFrame:
 
 
 class _Exposed(Struct, frozen=True):
-    """What a rank's steps tell of exposed communication."""
+    """Exposed communication of a rank's steps."""
 
     steps: pd.DataFrame
     """The rows that tell it."""
@@ -104,7 +104,7 @@ class _Exposed(Struct, frozen=True):
         return float(self.steps["exposed_comm_ns"].astype("float64").mean()) if len(self.steps) else None
 
     def hideable_ns(self, comm: CommBounds) -> float | None:
-        """Return what compute could hide of it at best; None where more may be exposed than is known."""
+        """Return the part that compute could hide at best; None if more may be exposed than is known."""
         exposed_ns = self.mean_ns()
         if exposed_ns is None:
             return None
@@ -127,11 +127,11 @@ class _Rank:
         self.rank, self.steps, self.rows, self.bounds, self.comm = rank, steps, rows, bounds, comm
         self.exposed = exposed
         self.refuted: list[str] = []
-        """What the rank was faster than."""
+        """Bounds that the rank was faster than."""
 
     def figures(self, mine: Places) -> RankRoofline:
-        """Return the rank's line, made of the operators at these places; bounds that the step was faster
-        than are left out, and told."""
+        """Return the rank's line, made of the operators at these places. Bounds that the step was faster than
+        are left out, and named."""
         took_ns = float((self.steps["duration_ns"] - self.steps["capture_ns"]).astype("float64").mean())
         work = self._work(mine, took_ns)
         comm_light = self._within(self.comm.light_ns, took_ns, "the links' speed of light")
@@ -200,7 +200,7 @@ class _Rank:
         return work
 
     def _within(self, bound_ns: float | None, took_ns: float, what: str) -> float | None:
-        """Return a lower bound of the step, None where the step was shorter: it then is none."""
+        """Return a lower bound of the step; None if the step was shorter, as it is then not a bound."""
         if bound_ns is None or bound_ns * _SLACK <= took_ns:
             return None if bound_ns is None else min(bound_ns, took_ns)
         self.refuted.append(
@@ -210,7 +210,7 @@ class _Rank:
 
 
 class _Work(Struct):
-    """What is known of a rank's operators in a mean step."""
+    """Figures of a rank's operators in a mean step."""
 
     flops: float | None = None
     light_ns: float | None = None

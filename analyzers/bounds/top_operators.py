@@ -56,7 +56,7 @@ def _line(first: pd.Series[str], sums: pd.Series[float], peak: str | None, mean_
 
 
 def _bound(flops_ns: float | None, bytes_ns: float | None) -> Bound | None:
-    """Return which peak holds it back: memory where it has no FLOPs; None where bytes are unknown."""
+    """Return which peak limits it: memory if it has no FLOPs; None if bytes are unknown."""
     if bytes_ns is None:
         return None
     return "compute" if flops_ns is not None and flops_ns >= bytes_ns else "memory"

@@ -46,26 +46,26 @@ class Rows(Struct, frozen=True):
 
     frame: pd.DataFrame
     cell: Ints
-    """Of each row the place of its cell."""
+    """Per row: the index of its cell."""
     step: Ints
-    """Of each cell."""
+    """Per cell."""
     rank: Ints
-    """Of each cell."""
+    """Per cell."""
     duration_ns: Floats
-    """Of each cell: how long the step took, without capture's own work; NaN where the rank did not end it."""
+    """Per cell: how long the step took, without capture's own work; NaN if the rank did not end it."""
     exposed_ns: Floats
-    """Of each cell: the step's exposed communication; NaN as `duration_ns`."""
+    """Per cell: the step's exposed communication; NaN as `duration_ns`."""
     exposed_lacks: Floats
-    """Per cell: collectives whose part of `exposed_ns` is unknown, where the host waits for each: there a
-    surveyed step knows its own, whatever it knows of each collective."""
+    """Per cell: collectives whose part of `exposed_ns` is unknown. If the host waits for each, a surveyed
+    step knows its own figure, whatever it knows of each collective."""
     timed: Mask
-    """Of each cell: whether its times may be judged; see `Context.timed_rows`."""
+    """Per cell: whether its times may be judged; see `Context.timed_rows`."""
     lacking: dict[str, Ints]
     """Group name -> of each cell how many collectives the group counted that are not on record."""
     implicit: Mask
-    """Of each row: whether the framework inserted it."""
+    """Per row: whether the framework inserted it."""
     asked_unknown: Mask
-    """Of each row: whether it is not known who asked for it."""
+    """Per row: whether it is unknown who asked for it."""
 
     @property
     def nowhere(self) -> Mask:
@@ -100,8 +100,8 @@ class Rows(Struct, frozen=True):
         """Return what these rows of a cell are, most of the column `by` first, and how many are left out."""
         inside = keep(self.frame, rows & (self.cell == cell))
         code, first = codes(inside, CAUSE)
-        # A step may have as many causes as parameters: only those shown are put together. What is not known
-        # may be most of all.
+        # A step may have as many causes as parameters: only those shown are put together. An unknown value
+        # may be the largest of all.
         values = np.ones(len(inside)) if by == "count" else inside[by].to_numpy(np.float64, na_value=np.inf)
         most = np.bincount(code, weights=values, minlength=len(first))
         calls = []
@@ -120,7 +120,7 @@ class Rows(Struct, frozen=True):
 
 
 def rows_of(report: Report, skip_steps: int) -> Rows:
-    """Return the report's collectives in its steps but the first `skip_steps`; none where none is left."""
+    """Return the report's collectives in its steps after the first `skip_steps`; empty if no step is left."""
     steps = report.steps
     numbers = np.unique(_ints(steps["step"]))[skip_steps:]
     steps = keep(steps, steps["step"].isin(numbers.tolist()))

@@ -14,8 +14,8 @@ def forbidden(
 ) -> Iterator[Overrun]:
     """Yield each finding of these kinds, of whatever severity; of a `section` those of a place in it.
 
-    A finding that does not say whether it is in the section cannot be told. Nor can one of several places
-    that does not name them all and names none in the section.
+    If a finding does not say whether it is in the section, the answer is unknown. It is also unknown for one
+    of several places that does not name them all and names none in the section.
     """
     for finding in findings:
         # Collectives of two kinds are one line, which tells both.
@@ -52,7 +52,7 @@ def _inside(section: Section, finding: Finding) -> bool | None:
         names = [name for name in (where.group, where.mesh_dim) if name is not None]
         if any(glob(section.name, name) for name in names):
             return True
-        # Of several parameters the group is that of the worst.
+        # A finding of several parameters has the group of the worst.
         return None if not names or (_of_parameters(finding) and finding.count > 1) else False
     names, whole = _names(finding)
     if any(matches(section.name, name) for name in names):
@@ -70,9 +70,9 @@ def _names(finding: Finding) -> tuple[list[str], bool]:
     """Return the modules and parameters that a finding names, and whether these are all it stands for."""
     where = finding.where
     if where.module is not None and not _of_parameters(finding):
-        # As of a collective: where no module is known the parameter's name tells.
+        # As of a collective: if no module is known the parameter's name tells.
         return [where.module], True
-    # Of a few parameters the place lists all, with commas.
+    # A place of a few parameters lists all of them, with commas.
     placed = [name for name in (where.parameter or "").split(", ") if name]
     listed = dict.fromkeys([*placed, *finding.parameters])
     names = [name for name in listed if not name.startswith("...")]

@@ -1,4 +1,4 @@
-"""Collectives that the framework inserted where a budget has none: one overrun a cause."""
+"""Collectives that the framework inserted although a budget allows none: one overrun a cause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAUSE = ("op", "group", "layer", "phase", "caused_by_op", "placements_from", "pl
 
 
 class Scope(Struct, frozen=True):
-    """A part of the step in which the framework may insert nothing."""
+    """A part of the step without implicit collectives."""
 
     label: str | None
     """The section; None: the whole step."""
@@ -30,7 +30,7 @@ class Scope(Struct, frozen=True):
     nameless: Mask
     """The rows of no known module that may belong to it."""
     lacking: Floats
-    """Of each cell the collectives that may belong to it, are counted and not on record."""
+    """Per cell: the collectives that may belong to it, are counted and not on record."""
 
 
 def whole(rows: Rows) -> Scope:
@@ -43,7 +43,7 @@ def whole(rows: Rows) -> Scope:
 def implicit(rows: Rows, patterns: Sequence[str], scope: Scope) -> Iterator[Overrun]:
     """Yield the implicit collectives inside the modules of the patterns, each cause at its first pattern.
 
-    Of a collective without a module its parameter's name tells where it belongs.
+    If a collective has no module, its parameter's name decides.
     """
     for overrun in _found(rows, patterns, scope):
         yield replace(overrun, section=scope.label)

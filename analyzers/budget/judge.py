@@ -35,10 +35,10 @@ def judge(
     budget_name: str = "the budget",
     allow_unknown: bool = False,
 ) -> BudgetCheck:
-    """Return every limit that is exceeded or of which that cannot be told.
+    """Return every limit that is exceeded, or may be.
 
-    Figures are per step and rank, and judged on the rank and in the step where they are largest. What is
-    not known counts as over, unless `allow_unknown`. Raises UsageError where no step is left to judge.
+    Figures are per step and rank, and judged on the rank and in the step where they are largest. An unknown
+    value counts as over, unless `allow_unknown`. Raises UsageError if no step is left to judge.
     """
     rows = rows_of(report, budget.skip_steps)
     if not len(rows.step):
@@ -71,29 +71,29 @@ def judge(
 
 
 class _Part(Struct, frozen=True):
-    """What one set of limits speaks of."""
+    """The scope of one set of limits."""
 
     label: str | None
     limits: Limits
     rows: Mask
     lacking: Floats
-    """Of each cell the collectives that belong to it and are counted only, not listed."""
+    """Per cell: the collectives that belong to it and are counted only, not listed."""
     perhaps: Floats
-    """Of each cell those of which it is not known whether they belong to it."""
+    """Per cell: collectives that may belong to it."""
     no_times: str | None
-    """Why times say nothing; None where they do."""
+    """Why times are unknown; None if they are known."""
     no_implicit: tuple[str, ...]
     nameless: Mask
     """The rows of no known module that may belong to it."""
     unlisted: Floats
-    """Of each cell the collectives that may belong to it and are counted only."""
+    """Per cell: the collectives that may belong to it and are counted only."""
     exposed: tuple[Floats, Floats] | None = None
-    """Exposed ns of each cell, and of how many collectives it lacks what they add, where that is known
-    without the rows: of the whole step."""
+    """Exposed ns per cell, and the number of collectives whose exposed time is unknown. Set only for the
+    whole step, if it is known without the rows."""
 
     @property
     def scope(self) -> Scope:
-        """Where no implicit collective may be."""
+        """The part of the step without implicit collectives."""
         return Scope(self.label, self.rows, self.nameless, self.unlisted)
 
 
@@ -102,7 +102,7 @@ def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
     no_times = FAKE if is_fake(run) else None
     every, none = np.ones(len(rows.frame), dtype=bool), np.zeros(len(rows.step))
     lacking = rows.all_lacking().astype(np.float64)
-    # The host's blocked time is known but where nothing told of it.
+    # The host's blocked time is known, except in cells that do not report it.
     whole = (rows.exposed_ns, rows.exposed_lacks) if host_waits(run) else None
     nameless = rows.nowhere
     top = budget.no_implicit
@@ -112,7 +112,7 @@ def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
         if section.part == "module":
             wanted = _inside(section.name)
             inside = rows.named("module", wanted)
-            # Of a collective without a module the parameter's name tells.
+            # If a collective has no module, the parameter's name decides.
             inside |= rows.frame["module"].isna().to_numpy(dtype=bool) & rows.named("parameter", wanted)
             if nameless.all():
                 perhaps = lacking + rows.per_cell(nameless)
@@ -175,7 +175,7 @@ def _over(part: _Part, rows: Rows) -> Iterator[Overrun]:
 
 
 class _Figure(Struct, frozen=True):
-    """A limited figure of each cell, and of how many collectives it lacks what they add."""
+    """A limited figure per cell, and the number of collectives whose part of it is unknown."""
 
     name: str
     limit: int | float
@@ -185,7 +185,7 @@ class _Figure(Struct, frozen=True):
     """The field of a Call that says what adds most to it; None: no collective does."""
 
     def judged(self, part: _Part, rows: Rows, no_times: str | None = None) -> Iterator[Overrun]:
-        """Yield what is over, or cannot be told: nothing, or one."""
+        """Yield at most one overrun: the limit is exceeded, or the figure is unknown."""
         worst = int(np.argmax(self.values))
         if no_times is not None:
             yield self._overrun("cannot be told", worst, no_times, part, rows, measured=False)

@@ -23,15 +23,15 @@ from shardtoll.ledger.words.human import plural as times
 DEVIATIONS: Final = 3
 """How many standard deviations over steps a time limit lies above the mean, if that is above the worst."""
 STEADY: Final = 1.5
-"""A limit on the step's time is written where, without slack, it is at most so many times the mean: a wider
-one guards nothing."""
+"""A limit on the step's time is written if, without slack, it is at most so many times the mean. A wider
+limit guards nothing."""
 MOST_PATTERNS: Final = 100
 MOST_GROUPS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A budget, and what to say beside its keys."""
+    """A budget, and the comments for its keys."""
 
     budget: Budget
     comments: dict[str, list[str]] = field(default_factory=dict)

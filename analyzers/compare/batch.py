@@ -21,11 +21,11 @@ _FIRST: Final = re.compile(r"\[(\d+)")
 def batch(report: Report, chosen: Chosen) -> Batch:
     """Return the parts of the effective batch in the steps that are compared.
 
-    Rows and micro-batches are those that DataLoaders gave; else the first dimension of the model's first
-    tensor argument and its forward passes, where `checks=("data",)` kept them. Without either they are
+    Rows and micro-batches are those that DataLoaders gave. Else they are the first dimension of the model's
+    first tensor argument and its forward passes, if `checks=("data",)` kept them. Without either they are
     unknown: a matrix multiplication has rows, but no samples.
 
-    How many ranks have data of their own is told by the fingerprints of the arguments, else by the loader's
+    The number of ranks with data of their own comes from the arguments' fingerprints, else from the loader's
     sampler; else it is unknown.
     """
     given = _given(report, chosen.surveyed or chosen.timed)
@@ -47,7 +47,7 @@ def _loaded(report: Report, numbers: tuple[int, ...]) -> Batch:
     fetched = fetched[(fetched["kind"] == "data") & (fetched["count"] > 0)]
     if fetched.empty:
         return UNKNOWN_BATCH
-    # Of several loaders the first one's samples are the step's; those of the others go with them.
+    # If there are several loaders, the first one's samples are the step's; those of the others go with them.
     fetched = fetched.dropna(subset=["samples"]).drop_duplicates(["step", "rank"])
     if fetched.empty:
         return UNKNOWN_BATCH
@@ -63,7 +63,7 @@ def _loaded(report: Report, numbers: tuple[int, ...]) -> Batch:
 
 
 def _tokens(fetched: pd.DataFrame, batches: int) -> int | None:
-    """Return the tokens of a micro-batch; None where steps differ, as those of padded texts do."""
+    """Return the tokens of a micro-batch; None if steps differ, as those of padded texts do."""
     each = (fetched["tokens"] / fetched["count"]).dropna()
     same = len(each) == len(fetched) and each.nunique() == 1 and batches > 0
     return round(float(each.iloc[0])) if same else None
@@ -73,7 +73,7 @@ def _given(report: Report, numbers: tuple[int, ...]) -> Batch:
     """Return what the model was given."""
     values = report.values
     inputs = values[(values["kind"] == "input") & values["step"].isin(numbers)]
-    # Of a number, which has no dimension, nothing is told.
+    # A number has no dimension, so it gives no batch.
     inputs = inputs[[_FIRST.search(str(shape)) is not None for shape in inputs["shape"]]]
     if inputs.empty:
         return UNKNOWN_BATCH

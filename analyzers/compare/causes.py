@@ -22,12 +22,12 @@ def causes(
 ) -> tuple[tuple[Cause, ...], float | None]:
     """Return the causes, most first, and what is left of the step's change without them.
 
-    What a collective adds is its exposed time, what a module adds its computing: both are parts of the step,
-    counted once. Where equal operators took longer everywhere that is one cause, and a module's own is what
-    comes on top. `scale`: what times after are times, for as much work as a step before; it has a cause of
-    its own where the same operators serve another amount of work. Copies and idle time have no place on
-    record; where they changed they are causes as a whole, as is what is no collective of a watched step.
-    The rest is the step's change less the causes, so that all adds up.
+    A collective adds its exposed time, a module its computing: both are parts of the step, counted once.
+    If equal operators took longer everywhere, that is one cause, and a module's own is the excess over it.
+    `scale`: the factor on times after, for as much work as a step before. It has a cause of its own if the
+    same operators serve another amount of work. Copies and idle time have no place on record: if they
+    changed, they are causes as a whole. So is the part of a watched step outside collectives. The rest is the
+    step's change less the causes, so that all adds up.
     """
     reasons: list[Cause] = []
     for site in sites:
@@ -108,7 +108,7 @@ def site_words(site: SiteChange) -> str:
 def module_words(module: ModuleChange, *, same_work: bool) -> str:
     """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms per step`.
 
-    `same_work`: operators, shapes and the amount of work are those of before; equal FLOPs alone do not say
+    `same_work`: operators, shapes and the amount of work are those of before. Equal FLOPs alone do not say
     so, as many operators have none.
     """
     was, now = module.time.before, module.time.after

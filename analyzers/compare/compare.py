@@ -1,4 +1,4 @@
-"""What changed between two runs of several steps each, and what of it is noise."""
+"""Changes between two runs of several steps each, and which of them are noise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FIRM: Final = (
 
 
 class Options(Struct, frozen=True):
-    """What a user says of the comparison."""
+    """A user's options for the comparison."""
 
     work: tuple[float, float] | None = None
     """Work of one step of each run: times, bytes and FLOPs after are then of as much as before."""
@@ -118,7 +118,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
             step=step,
             parts=parts,
             totals=totals,
-            # Where nothing else changed, a rank's time has nothing to explain.
+            # If nothing else changed, a rank's time has nothing to explain.
             ranks=tuple(rank for rank in ranks if rank.changed and verdict == "changed"),
             modules=tuple(sorted(changed_modules, key=_weight)),
             sites=tuple(

@@ -57,8 +57,8 @@ def state(
 ) -> State:  # fmt: skip
     """Return how much longer equal work took, and how evenly.
 
-    One changed module does not move the middle of many; what moves all alike is the machine, its clock or
-    settings. `noise`: the share by which runs of one program differ on one machine.
+    One changed module does not move the middle of many. A change of all by one factor is the machine, its
+    clock or settings. `noise`: the share by which runs of one program differ on one machine.
     """
     both = {name: (before[name], after[name]) for name in before if name in after}
     rows = {

@@ -1,7 +1,7 @@
 """Which rank changed by itself: a straggler that came, or went.
 
-All ranks leave a collective together, so one slow rank makes every rank's step longer. What tells them
-apart is the time outside collectives: the slow rank's grows, and the others wait for it.
+All ranks leave a collective together, so one slow rank makes every rank's step longer. The time outside
+collectives separates them: the slow rank's grows, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardtoll.ledger.records.told import exposure_doubted
 from shardtoll.ledger.tables.tables import to_frame
 
 BESIDE: Final = 2
-"""A rank stands out where it changed by more than so many times what the middle one of the others did."""
+"""A rank stands out if it changed by more than so many times what the middle one of the others did."""
 MOST: Final = 256
 """Ranks that are judged: of larger jobs those that changed most."""
 
@@ -53,8 +53,8 @@ def rank_judges(
 ) -> list[Judge]:
     """Add a row for each rank and return what judges those that changed by more than the others.
 
-    A rank is judged against the middle one of the others, step by step, which takes out what all of them
-    have in common. `floor`: what differs of a time from run to run, in ns.
+    A rank is judged against the middle one of the others, step by step. This takes out what all of them have
+    in common. `floor`: what differs of a time from run to run, in ns.
     """
     ranks = sorted(before.keys() & after.keys())
     if len(ranks) < 2 or not rows.enough:

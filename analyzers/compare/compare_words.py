@@ -1,4 +1,4 @@
-"""What a comparison says in sentences: the answer in one line, why the runs differ, what was left out."""
+"""Sentences of a comparison: the answer in one line, why the runs differ, what was left out."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _changed(comparison: Comparison) -> str:
         if leads:
             return f"{text}: {'; '.join(leads)}{alone}"
         return f"{text}; no cause on record accounts for it{alone}"
-    # What sums leave of the last digits is nothing.
+    # Remainders of sums in the last digits count as zero.
     left = round(100 * comparison.unexplained_ns / step.difference, 3) + 0.0
     return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained{alone}"
 

@@ -1,4 +1,4 @@
-"""What was computed where, step by step: by module, or by operator where a trace names no modules."""
+"""Computing by place, step by step: by module, or by operator if a trace names no modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardtoll.ledger.records.work import OPTIMIZER_STEP
 from shardtoll.ledger.tables.tables import to_frame
 
 MOST: Final = 300
-"""Modules told apart; with more of them layers are taken as one."""
+"""Modules kept separate; with more of them layers are taken as one."""
 NO_MODULE: Final = "outside all modules"
 
 Array = npt.NDArray[np.float64]
@@ -29,7 +29,7 @@ class Module:
     """Computing of one module (or operator), each step a mean over ranks."""
 
     time: Array | None
-    """(steps,) ns; None where durations are not known."""
+    """(steps,) ns; None if durations are unknown."""
     flops: Array
     """(steps,)"""
     formats: str
@@ -41,7 +41,7 @@ class Module:
 def modules(reports: tuple[Report, Report], numbers: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[
     dict[str, Module], dict[str, Module]
 ]:  # fmt: skip
-    """Return name -> computing of both runs: of modules where both have them, else of operators."""
+    """Return name -> computing of both runs: of modules if both have them, else of operators."""
     frames = [_live(report, steps) for report, steps in zip(reports, numbers, strict=True)]
     if any(frame.empty or frame["duration_ns"].isna().all() for frame in frames):
         traced = [_traced(report, steps) for report, steps in zip(reports, numbers, strict=True)]

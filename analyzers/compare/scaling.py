@@ -1,9 +1,9 @@
 """How well work spreads over more ranks, and where the rest goes.
 
-Efficiency is work per rank and second of the run with more ranks over that of the one with fewer:
-E = (W2 / (N2 T2)) / (W1 / (N1 T1)), for work W of a step, N ranks, T a step's time. With W2 = W1 that is
-strong scaling (Amdahl, 1967), with W2/N2 = W1/N1 weak scaling (Gustafson, "Reevaluating Amdahl's law", 1988);
-both as in Grama et al., "Introduction to parallel computing" (2003), 5.2.
+Efficiency is work per rank and second of the run with more ranks over that of the one with fewer. E = (W2 /
+(N2 T2)) / (W1 / (N1 T1)), for work W of a step, N ranks, T a step's time. With W2 = W1 this is strong scaling
+(Amdahl, 1967), with W2/N2 = W1/N1 weak scaling (Gustafson, "Reevaluating Amdahl's law", 1988). Both are as in
+Grama et al., "Introduction to parallel computing" (2003), 5.2.
 
 The loss is divided as lost cycles are (Crovella and LeBlanc, "Parallel performance prediction using lost
 cycles analysis", 1994). A unit of work costs c = N t / W of rank-time in each part t of the step. So
@@ -51,8 +51,8 @@ def scaling(
     """Return efficiency and losses of the run with more ranks against the other; None without times.
 
     `parts`: for each run ns of a mean step and rank by the names in `LOSSES` (compute without what is
-    duplicated under `compute slowdown`). `work` of a step of each, needed where `kind` is `given` or
-    `batch`. `why` the kind was chosen. Of an unknown kind the figures are those of strong scaling.
+    duplicated under `compute slowdown`). `work` of a step of each, needed if `kind` is `given` or `batch`.
+    `why` the kind was chosen. For an unknown kind the figures are those of strong scaling.
     """
     smaller, larger = (0, 1) if ranks[0] <= ranks[1] else (1, 0)
     if kind in ("strong", "unknown"):
@@ -91,9 +91,9 @@ def scaling_kind(
 ) -> tuple[Kind, tuple[float, float] | None, str]:
     """Return the kind, the work of a step of each run where the kind needs it, and why in words.
 
-    Equal effective batches a step are strong scaling, equal ones a rank are weak; where they are neither,
-    the batches are the work. `meshes`: names of the mesh dimensions of each run; where nothing tells which
-    ranks have data of their own, all have it unless a dimension may be one along which ranks share it.
+    Equal effective batches per step are strong scaling, equal ones per rank are weak. If they are neither,
+    the batches are the work. `meshes`: names of the mesh dimensions of each run. If nothing shows which ranks
+    have data of their own, all have it unless a dimension may be one along which ranks share it.
     """
     before, other = sides
     was, now = (side.batch.effective(side.world_size) for side in sides)

@@ -21,11 +21,11 @@ from shardtoll.ledger.records.levels import in_steps
 from shardtoll.ledger.tables.tables import to_frame
 
 WHAT: Final[tuple[SiteWhat, ...]] = ("added", "removed", "dtype", "size", "count", "time", "none")
-"""What may have changed of a collective, in the order in which they are listed."""
+"""Possible changes of a collective, in the order in which they are listed."""
 COLUMNS: Final = ("step", "rank", "op", "caused_by_op", "module", "phase", "group", "group_size", "mesh_dim",
                   "dtype", "message_bytes", "exposed_ns", "transfer_ns", "source")  # fmt: skip
 PLACE: Final = ("op", "caused_by_op", "modules", "phase", "net")
-"""What does not change with a call's number format and size."""
+"""Columns that do not change with a call's number format and size."""
 KIND: Final = (*PLACE, "dtype", "message_bytes")
 _BITS: Final = re.compile(r"^[a-z]+(\d{1,3})")
 """Bits of a number in a format's name: `float32`, `bfloat16`, `float8_e4m3fn`."""
@@ -105,9 +105,9 @@ def paired(before: list[Site], after: list[Site]) -> Paired:
     """Return which of both are one: equal ones first, then what is left of a place in its order.
 
     At one place two collectives of another number format or size are one whose format or size changed. Those
-    of as many elements are paired first, then those called as often: a changed program adds and takes away
-    whole ones too. Last come those of the same function with as many elements, but of another module or
-    phase: code was moved, or a copy in another format no longer tells whose it is.
+    of as many elements are paired first, then those called as often. A changed program adds and removes whole
+    calls too. Last come those of the same function with as many elements, but of another module or phase.
+    Then code was moved, or a copy in another format no longer shows whose it is.
     """
     pairs: Paired = []
     left = [list(before), list(after)]
@@ -130,7 +130,7 @@ def paired(before: list[Site], after: list[Site]) -> Paired:
 
 
 class SiteJudge(Struct, frozen=True):
-    """What judges one kind of collective of two runs."""
+    """Judges one kind of collective of two runs."""
 
     pair: tuple[Site | None, Site | None]
     calls: Judge
@@ -144,7 +144,7 @@ class SiteJudge(Struct, frozen=True):
     ) -> SiteJudge:  # fmt: skip
         """Add a pair's rows; `scale`: what times and bytes after are times, for as much work as before."""
         name = next(site.place[0] for site in pair if site is not None) or "collective"
-        # Of what is not there none is called.
+        # A site that is missing has no calls.
         zeros = [np.zeros(len(guide)) for guide in rows.guide]
         calls = [zero if site is None else site.calls for site, zero in zip(pair, zeros, strict=True)]
         sizes = [0 if site is None else site.message_bytes for site in pair]

@@ -42,7 +42,7 @@ class Intervals(Struct, frozen=True):
 def mean_active(asked: Intervals, running: Intervals) -> Floats:
     """Return for each interval asked how many of `running` are active on its lane, as a mean over it.
 
-    An interval that is itself among `running` counts as one. Of an interval of no length 0. Intervals with
+    An interval that is itself among `running` counts as one. An interval of no length gets 0. Intervals with
     damaged times (see `LONGEST_NS`) get 0 and count for nothing.
     """
     mean: Floats = np.zeros(len(asked.lane))
@@ -61,8 +61,8 @@ def _mean_active(asked: Intervals, running: Intervals) -> Floats:
     order = np.argsort(instants, kind="stable")
     instants, times = instants[order], times[order]
     count = np.cumsum(np.where(order < len(begin), 1, -1))
-    # The time that transfers were active before each instant at which their number changes. Where a lane
-    # ends, and in gaps, the number is 0 and the distance to the next one, however large, does not matter.
+    # The time that transfers were active before each instant at which their number changes. At the end of a
+    # lane, and in gaps, the number is 0; the distance to the next instant does not matter.
     before = np.concatenate([[0], np.cumsum(count[:-1] * np.diff(times))])
 
     def until(places: Ints, now: Ints) -> Ints:

@@ -1,8 +1,8 @@
-"""Which collectives of traces with different windows are one, told by when they ended.
+"""Matches collectives of traces with different windows by the times at which they ended.
 
-Counts differ between such ranks, so order says nothing. What ended together, with the same op, dtype and
-size, is one collective, provided that no other candidate ended near it. What is ambiguous is told by its
-order among those (`complete`), or stays open.
+Counts differ between such ranks, so order says nothing. Rows that ended together, with the same op, dtype and
+size, are one collective if no other candidate ended near it. Ambiguous rows are matched by their order among
+those (`complete`), or stay open.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shardtoll.analyzers.shared.tally import numbered
 from shardtoll.ledger import Run
 
 TOLERANCE_NS: Final = 100_000
-"""Ranks leave a collective within this, or within `PART` of it where that is more; candidates that lie
-closer together are ambiguous."""
+"""Ranks leave a collective within this, or within `PART` of it if that is more; candidates that lie closer
+together are ambiguous."""
 
 PART: Final = 0.01
 
@@ -31,19 +31,19 @@ CLEAR: Final = 1.5
 """By how much the best offset of a clock must beat the next best."""
 
 MOST_ROWS: Final = 400
-"""Of more rows of a rank, so many are compared to find the offset of its clock."""
+"""Rows per rank that are compared, at most, to find the offset of its clock."""
 
 LEAST_SHIFTED: Final = 2
-"""Of fewer collectives that end together, chance is as good an explanation."""
+"""If fewer collectives end together, chance is as good an explanation."""
 
 MOST_OF_THEM: Final = 0.9
 PART_OF_GAP: Final = 0.125
-"""Ends agree by chance where collectives follow each other closely: the tolerance is at most this part of
-the usual gap."""
+"""Ends agree by chance if collectives follow each other closely: the tolerance is at most this part of the
+usual gap."""
 
 
 def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Matches:
-    """Return the matches with those added that end times tell; the same object where nothing is open.
+    """Return the matches with those added that end times tell; the same object if nothing is open.
 
     Matches by order that end times refute are opened first, and the clocks compared again without them.
     """
@@ -121,7 +121,7 @@ def _opened(matches: Matches, doubted: Bools) -> Matches:
 
 
 def _together(kind: Ints, end: Ints, rank: Ints, slack: Ints, expected: int) -> Ints:
-    """Return for each row the number of its collective, -1 where that is not sure.
+    """Return for each row the number of its collective, -1 if that is not sure.
 
     Rows of one kind whose ends follow each other closely are one collective if they are one of each
     rank, and all within the tolerance.
@@ -190,11 +190,11 @@ def _offset(apart: Ints, slack: Ints) -> int | None:
 def shifted(frame: pd.DataFrame, matches: Matches) -> Bools:
     """Return for each row whether order matched it although ends say that the windows are shifted.
 
-    Two ranks may lack as many collectives, one at the start of its window and one at the end. Their order
-    then agrees, and their clocks seem to be off by a whole number of collectives.
+    Two ranks may miss the same number of collectives, one at the start of its window and one at the end.
+    Their order then agrees, and their clocks seem to be off by a whole number of collectives.
 
-    Such are all rows of a group and step that go by order, where two ranks' ends differ by more than
-    100 us, but agree once the one's collectives are compared with the other's a few places on.
+    Returned are the rows of a group and step that go by order, if two ranks' ends differ by more than 100 us.
+    The ends must also agree if the one rank's collectives are compared with the other's a few places on.
     """
     marks = matches.rows
     placed = (marks["by_order"] & marks["group_id"].notna() & frame["step"].notna()).to_numpy(dtype=bool)

@@ -1,4 +1,4 @@
-"""What surveyed steps alone know, at the price of watched steps.
+"""Prices what only surveyed steps know at the times of watched steps.
 
 Operators and fingerprints are on record in surveyed steps only. Their times hold waiting for the recording of
 other ranks, and operators slowed by it. A finding made of them is billed as in the watched steps like them.
@@ -20,7 +20,8 @@ PLACE: Final = (
     *("rank", "group", "op", "dtype", "message_bytes", "phase"),
     *("caused_by_op", "module", "parameter", "source"),
 )
-"""What collectives of two steps share that are one call of the program; the order tells equal ones apart."""
+"""Columns in which two steps' collectives agree if they are one call of the program; order separates equal
+ones."""
 
 MOST_ROWS: Final = 1 << 18
 """Collectives of watched steps that are looked at: of all of them up to so many, else of the last steps."""
@@ -91,7 +92,8 @@ def surveyed_on_device(ledger: Ledger) -> bool:
 def stalls_as_watched(ledger: Ledger, stalls: pd.DataFrame, step_rows: pd.DataFrame) -> pd.DataFrame:
     """Return the lost time without what surveys added to it: see `divided`, whose rows `step_rows` are.
 
-    Only what is put down to the host shrinks, all of it alike: by as much as the idle time of its step did.
+    Only time attributed to the host shrinks, all by the same factor: as much as the idle time of its step
+    did.
     """
     if stalls.empty or not surveyed_on_device(ledger):
         return stalls

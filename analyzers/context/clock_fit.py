@@ -13,7 +13,8 @@ Ints = npt.NDArray[np.int64]
 
 LEAST_FOR_DRIFT: Final = 5
 MOST_COLLECTIVES: Final = 64
-"""Of more, the largest, spread over the time: pairs for the drift grow with the square."""
+"""If a group has more, the largest are compared, spread over the time: pairs for the drift grow with the
+square."""
 
 
 def apart(ends: pd.DataFrame, least_ns: int, least: int) -> set[int]:
@@ -40,7 +41,7 @@ def chosen(weight: Floats) -> Ints:
 
 
 def fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floats, Floats]:
-    """Return for each column offset and drift, 0 where that cannot be seen.
+    """Return for each column offset and drift, 0 if that cannot be seen.
 
     Weighted medians, and for the drift the weighted median of the slopes between pairs (Theil-Sen).
     """

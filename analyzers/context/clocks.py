@@ -1,7 +1,7 @@
-"""How far the hosts' clocks are apart, told by collectives that no rank can leave before the others.
+"""Offsets between the hosts' clocks, from collectives that no rank can leave before the others.
 
-All ranks leave an all_reduce, say, together: where a host's records say otherwise time after time, its
-clock is off. Ranks of one host share a clock.
+All ranks leave an all_reduce, for example, together: if a host's records repeatedly disagree, its clock is
+off. Ranks of one host share a clock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LEAST_NS: Final = 100_000
 """Ranks leave a collective up to this long after one another: a smaller offset is not claimed."""
 
 LEAST_COLLECTIVES: Final = 3
-"""Of fewer ends no median is worth its name: clocks are then known only where all agree in `LEAST_NS`."""
+"""A median of fewer ends is unreliable: clocks are then known only if all ends agree within `LEAST_NS`."""
 
 GLOO_NS: Final = 1_000_000
 """The same within a host under gloo: its threads share the cores, so ranks leave later by habit."""
 
 ONE_HOST_NS: Final = 1_000_000
-"""The same where the devices on record show that the job fits one host. Its ranks have one clock, and a rank
-whose kernels are launched late may leave some hundred microseconds after the others each time."""
+"""The same where the devices on record show that the job fits one host. Its ranks have one clock. A rank
+whose kernels are launched late may still leave some hundred microseconds after the others each time."""
 
 LEAST_WEIGHT: Final = 1 / 64
 """Weight of the smallest message against the largest: the end of a tiny one is mostly noise."""
@@ -86,7 +86,7 @@ class Clocks(Struct, frozen=True):
         return np.array(frame, dtype=np.int64)[self.codes(ranks)]
 
     def corrected(self, ranks: Ints, times_ns: Ints) -> Ints:
-        """Return times as the reference's clock has them; where no offset is claimed they stay."""
+        """Return times as the reference's clock has them; if no offset is claimed they stay."""
         if not any(clock.claimed for clock in self.clocks):
             return times_ns
         claimed = [clock if clock.claimed else None for clock in self.clocks]
@@ -129,9 +129,9 @@ def shared(run: Run) -> Clocks:
 def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
     """Return the clocks with their offsets, as far as matched collectives tell.
 
-    Clocks are compared group by group, the widest first. A group whose hosts are all known already
-    adds nothing, one that shares a host with those known is tied to them by it. Groups with few ends, or
-    with uneven ones only, come last: they tie clocks only where all ends agree.
+    Clocks are compared group by group, the widest first. A group whose hosts are all known adds nothing. One
+    that shares a host with known ones is tied to them by it. Groups with few ends, or with uneven ones only,
+    come last: they tie clocks only if all ends agree.
     """
     clocks = shared(run)
     by_rank, first = _ends(frame, matches)
@@ -162,7 +162,7 @@ def _tied(clocks: list[Clock]) -> bool:
 
 
 def _settle(settled: list[Clock], codes: Ints, seen: list[Clock]) -> None:
-    """Take over what a group says of its clocks, where that is new.
+    """Take over what a group says of its clocks, if that is new.
 
     Clocks that were tied to another reference before move to the group's, all that share theirs with them.
     """
@@ -186,7 +186,7 @@ def _settle(settled: list[Clock], codes: Ints, seen: list[Clock]) -> None:
 
 
 def _split(run: Run, clocks: Clocks, ends: pd.DataFrame) -> Clocks:
-    """Return the clocks, that of a host divided by rank where its ranks' ends contradict a shared one.
+    """Return the clocks, that of a host divided by rank if its ranks' ends contradict a shared one.
 
     Hosts that share a name (`localhost`) are not one host.
     """
@@ -244,7 +244,7 @@ def _of_hosts(ends: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     coded = ends.assign(code=clocks.codes(ends["rank"].to_numpy(dtype=np.int64)))
     by_host = coded.groupby(["group", "match", "code"])
     merged = by_host.agg(end=("end", "median"), bytes=("bytes", "max")).reset_index()
-    # A collective of which a host has no time says nothing of the others' either.
+    # If a host has no time of a collective, the other hosts' times of it are not compared either.
     hosts = merged.groupby("match")["code"].transform("size")
     return keep(merged, hosts == merged.groupby("group")["code"].transform("nunique"))
 
@@ -272,7 +272,7 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
     rest = apart - offset - drift * time[:, None]
     residual = 1.4826 * clock_fit.middle(np.abs(rest - rest[:, base, None]), weight)
     if based:
-        # What the known ones are off here, seen from this group's own middle.
+        # Offset of the known clocks here, seen from this group's own middle.
         there = [_offset_at(before[i], middle_ns) for i in based]
         offset = offset + float(np.median([o - offset[i] for o, i in zip(there, based, strict=True)]))
         rates = [(before[i].drift_ppm or 0.0) * 1e-6 - drift[i] for i in based]
@@ -300,7 +300,7 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
 def _agreeing(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Clock]:
     """Return the clocks of a group with too few ends for medians: none is off, if all the ends agree.
 
-    Where they do not, nothing is known, and the clocks are returned as they came.
+    If they do not agree, nothing is known, and the clocks are returned as they came.
     """
     ends = rows["end"].to_numpy(dtype=np.float64).reshape(-1, len(before)).copy()
     for i, clock in enumerate(before):

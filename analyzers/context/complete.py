@@ -1,8 +1,8 @@
-"""Collectives between, before and after those that end times matched: told by their order.
+"""Matches collectives between, before and after those that end times matched, by their order.
 
-Ranks issue a group's collectives in one order. Where two are matched, those between them are one by one the
-same, if each rank has as many, and of the same kinds. Before the first and after the last matched one they
-are so for as long as kinds agree.
+Ranks issue a group's collectives in one order. Between two matched collectives, the others match one by one
+if each rank has as many, and of the same kinds. Before the first and after the last matched one they are so
+for as long as kinds agree.
 """
 
 from __future__ import annotations

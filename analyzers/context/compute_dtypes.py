@@ -29,14 +29,14 @@ class Formats(Struct, frozen=True):
     """FLOPs of each module and format, over all ranks and surveyed steps."""
 
     table: pd.DataFrame
-    """Columns module (None where unknown), format (as in `NARROW`, None for others and mixtures), flops."""
+    """Columns module (None if unknown), format (as in `NARROW`, None for others and mixtures), flops."""
     least_product: int | None
-    """Elements of the smallest matrix product of backward; None where no size is known."""
+    """Elements of the smallest matrix product of backward; None if no size is known."""
 
     def of_modules(self, names: Iterable[str]) -> str | None:
         """Return the narrow format in which these modules computed, as `bfloat16`.
 
-        None where they computed in another, in several or not at all.
+        None if they computed in another format, in several or not at all.
         """
         return _narrow(keep(self.table, self.table["module"].isin(set(names))))
 
@@ -81,13 +81,13 @@ def formats(context: Context) -> Formats:
 
 
 def _format(operands: list[tuple[str, str]]) -> str | None:
-    """Return the format that all operands have, where it is a narrow one."""
+    """Return the format that all operands have, if it is a narrow one."""
     formats = {name for name, _ in operands}
     return next(iter(formats)) if len(formats) == 1 and formats <= NARROW.keys() else None
 
 
 def _product(operands: list[tuple[str, str]]) -> int | None:
-    """Return the elements of the product of the last two operands; None where they are no matrices."""
+    """Return the elements of the product of the last two operands; None if they are not matrices."""
     if len(operands) < 2:
         return None
     left, right = ([int(part) for part in dims.split(",") if part] for _, dims in operands[-2:])

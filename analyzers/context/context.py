@@ -1,4 +1,4 @@
-"""What every analysis is given: the ledger's tables as frames, the fabric, and the steps that count."""
+"""The input of every analysis: the ledger's tables as frames, the fabric, and the steps that count."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Context:
     """As it came, findings made while the job ran included."""
     fabric: Fabric
     collectives: pd.DataFrame
-    """The ledger's table with wait, transfer, busbw and floor filled in (refuted floors left out), and these
-    columns more: group_id, match_id, expected_latency_ns (the part of expected_ns that is latency), cost_id,
-    arrival_ns, skew_ns, torn, and `net`: what a reader calls the group, as `mesh dim tp` or, where it has
-    none, `group 3`."""
+    """The ledger's table with wait, transfer, busbw and floor filled in; refuted floors are left out. Further
+    columns: group_id, match_id, expected_latency_ns (the part of expected_ns that is latency), cost_id,
+    arrival_ns, skew_ns, torn and `net`. `net` is the group's name for readers, as `mesh dim tp`, or `group 3`
+    if it has no mesh dimension."""
     costs: tuple[Cost, ...]
-    """What the fabric allows for each kind of collective; `cost_id` of the collectives counts in it."""
+    """The fabric's cost of each kind of collective; `cost_id` of the collectives is an index into it."""
     places: tuple[Placement, ...]
-    """Where the ranks of each of `costs` stand, and how many groups share their network cards."""
+    """Positions of the ranks of each of `costs`, and how many groups share their network cards."""
     computes: pd.DataFrame
     step_rows: pd.DataFrame
     """The ledger's table, its steps as they are without a survey: see `divided`."""
@@ -67,23 +67,23 @@ class Context:
     collectives alone tell are means over these."""
     alike: tuple[int, ...]
     """Those of them that all their ranks surveyed, or all watched; all steps where there are none such. In
-    others the ranks that watched wait for the capture of those that surveyed, so who waits for whom, and how
-    fast transfers are, is looked at in these."""
+    others the ranks that watched wait for the capture of those that surveyed. So waiting and transfer speeds
+    are taken from these."""
     timed: tuple[int, ...]
     """Those of `alike` whose times are truest: the ones that all ranks watched, or all where there are none.
     The bars show these steps, and times are means over them, so that tolls are parts of the bars. A surveyed
     step is slower, and the first one sets things up."""
     surveyed: tuple[int, ...]
-    """Those of them that all their ranks surveyed. What rests on operators, fingerprints, copies or idle time
-    is a mean over these: of a watched step nothing of the kind is on record."""
+    """Those of them that all their ranks surveyed. Findings from operators, fingerprints, copies or idle time
+    are means over these: watched steps record none of them."""
     step_ns: float | None
     """Mean duration of a step on the slowest rank, capture's own work left out; None without steps.
 
-    Over the steps that all ranks watched where there are any: capture hardly slows those, and the first
-    step, which sets things up, is not among them. A toll from surveyed steps may stand against it as a
-    duration, not as a share: surveyed steps take longer."""
+    Only steps that all ranks watched, if there are any. Capture hardly slows those, and they exclude the
+    first step, which sets things up. A toll from surveyed steps may stand against it as a duration, not as a
+    share: surveyed steps take longer."""
     memo: Memo = field(default_factory=dict, repr=False, compare=False)
-    """What `once` has made of this context."""
+    """Values that `once` has made of this context."""
 
     @property
     def in_steps(self) -> pd.DataFrame:
@@ -128,8 +128,8 @@ class Context:
     def slowed_ranks(self) -> frozenset[int]:
         """The ranks of accelerators whose idle time is known of surveyed steps only, with the survey's in it.
 
-        A survey slows the host that launches kernels, so that the device waits; how much of its idle time is
-        the job's own is not known of these.
+        A survey slows the host that launches kernels, so that the device waits. How much of these ranks' idle
+        time is the job's own is unknown.
         """
         rows = self.parts_rows
         if not surveyed_on_device(self.ledger):
@@ -170,7 +170,7 @@ class Context:
         return keep(rows, rows["step"].isin(self.timed))
 
     def in_part(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return those of some steps' rows whose exposed communication is a lower bound, or not told."""
+        """Return those of some steps' rows whose exposed communication is a lower bound or unknown."""
         return keep(rows, _among(rows, exposure_doubted(self.ledger.tables)))
 
     @property
@@ -188,7 +188,7 @@ class Context:
         return self.ledger.run.workload == "inference"
 
     def share(self, time_ns: float | None, steps: Sequence[int]) -> float | None:
-        """Return a time, per step of `steps`, as a share of those very steps; None where either is unknown.
+        """Return a time, per step of `steps`, as a share of those very steps; None if either is unknown.
 
         Never above one: a time on one rank may hold waiting for capture on another.
         """
@@ -201,7 +201,7 @@ class Context:
         return None if time_ns is None or not lasted else min(1.0, time_ns / lasted)
 
     def lasted_ns(self, steps: Sequence[int]) -> float | None:
-        """Return how long `steps` took, as `step_ns` counts it; None where none of them is on record."""
+        """Return how long `steps` took, as `step_ns` counts it; None if none of them is on record."""
         return _lasted(self, tuple(steps))
 
     def place_of(self, cost_id: Any) -> Placement | None:

@@ -19,9 +19,9 @@ class Crowded(Struct, frozen=True):
 
 
 def crowded(context: Context) -> Crowded | None:
-    """Return the host with most ranks where they share cores; None where each has its own, or on devices.
+    """Return the host with most ranks if they share cores; None if each has its own, or on devices.
 
-    Then which rank comes last is told by the system's scheduler, and no finding unless that rank slept.
+    The system's scheduler then decides which rank comes last; it causes a finding only if that rank slept.
     """
     run = context.ledger.run
     on_host, first_rank = _most_on_a_host(run)
@@ -31,7 +31,7 @@ def crowded(context: Context) -> Crowded | None:
 
 
 def crowded_notice(context: Context) -> tuple[Notice, ...]:
-    """Return what has to be said of shared cores, once; nothing where ranks have their own."""
+    """Return the notice about shared cores, once; empty if ranks have their own."""
     shared = crowded(context)
     if shared is None:
         return ()

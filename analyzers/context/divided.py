@@ -1,15 +1,17 @@
 """Steps as they are without a survey: watched steps divided into parts, surveyed ones without its cost.
 
-A watched step knows how long it took, how long communication was exposed and how long its thread slept, not
-how the rest divides into compute, copies and idle time. A surveyed step knows that, but the survey slows it:
+A watched step knows how long it took, how long communication was exposed and how long its thread slept. It
+does not know how the rest divides into compute, copies and idle time. A surveyed step knows that, but the
+survey slows it:
 
-- what a survey adds to each operator, measured when the session began, is scaled so that a surveyed step is
-  awake for as long as the watched steps like it. This is `capture_ns`, and no part of compute or idle time;
-- the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself:
-  steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not;
+- a survey adds a cost to each operator, measured when the session began. It is scaled so that a surveyed step
+  is awake for as long as the watched steps like it. This is `capture_ns`, and is excluded from compute and
+  idle time;
+- the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself.
+  Steps that sleep longer than the surveyed ones are idle for longer; those that compute more are not;
 - on an accelerator a survey slows the host and no kernel: a surveyed step takes longer than watched ones like
-  it. The difference is idle time that the survey made, as far as its idle time is put down to the host. A
-  watched step is idle for what remains of it beside compute, copies and exposed communication.
+  it. The difference is idle time that the survey made, as far as its idle time is put down to the host. The
+  idle time of a watched step is what remains after compute, copies and exposed communication.
 
 Every figure stays whole: the parts of a row still add up to its duration.
 """
@@ -41,11 +43,11 @@ SPLIT_DOUBT: Final = 0.25
 
 PARTS: Final = ("compute_ns", "idle_ns", "exposed_copy_ns", "unattributed_ns")
 COLUMNS: Final = (*PARTS, "capture_ns", "slowed_compute_ns", "slowed_idle_ns", "parts_error_ns")
-"""What is changed of a row."""
+"""Columns of a row that are changed."""
 
 
 def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of steps with watched rows divided where surveyed ones tell how.
+    """Return the table of steps with watched rows divided if surveyed ones tell how.
 
     Rows that no surveyed step speaks for, or whose exposed communication is not known, stay as they are.
     """
@@ -102,7 +104,7 @@ def _host_lost(ledger: Ledger, frame: pd.DataFrame) -> Array:
 
 
 def _sequences(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return a number for each row, equal where steps issued as many collectives and bytes."""
+    """Return a number for each row, equal if steps issued as many collectives and bytes."""
     calls = ledger.tables["collectives"].group_by(["step", "rank"])
     sums = calls.aggregate([("message_bytes", "sum"), ([], "count_all")]).to_pandas()
     joined = frame[["step", "rank"]].astype("int64").merge(sums.dropna(subset=["step"]), how="left")
@@ -165,7 +167,7 @@ class _Rows(Struct, frozen=True):
         return own
 
     def awake(self, places: npt.NDArray[np.int64]) -> Array:
-        """Return how much of that the thread was awake; all of it where that is unknown."""
+        """Return how much of that the thread was awake; all of it if that is unknown."""
         own = self.own(places)
         awake: Array = np.subtract(own, np.minimum(own, np.nan_to_num(self.asleep[places])))
         return awake

@@ -1,4 +1,4 @@
-"""What becomes known of a collective once its ranks are matched and a fabric is chosen.
+"""Fills in what is known of a collective once its ranks are matched and a fabric is chosen.
 
 `add_waits` has the time that a rank waited for its peers, others add bus bandwidth and floors.
 """
@@ -47,19 +47,19 @@ def add_waits(
     """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
     torn, last_rank, last_ns, after_ns, whole_ns. root_place is `place` (see `held`).
 
-    arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
+    `arrival_ns`: the start by the reference's clock, if clocks are known to be off.
 
-    wait: from this rank's start to the last rank's, within this rank's own span. transfer: the rest of the
-    span; of a send that an audit (`live`) saw, as much of it as its receiver took. Both stay unknown if a
-    rank or a time is missing, if the ranks' clocks are not tied to each other, or if they plainly disagree.
-    skew_ns is then how far apart the ends lie, which ranks reach together. torn: a rank left before another
-    arrived although all share a clock, so that the record and not the clock must be wrong. Collectives of no
-    bytes, and those to which ranks give different amounts, need not wait for everybody: they are neither.
-    Ranks of a rooted operation wait only for those they need (see `rooted`): the rank that the others need
-    stands for the last one there. whole_ns: how long such an operation took as a whole, which no rank's own
-    span tells. Without a known root all of that is unknown. waited_ns: exposed time that is no transfer.
-    last_rank, last_ns, after_ns: of the ranks seen, the one that arrived last, when it did, and how long
-    after the one before it. late_rank and late_ns are the same where wait is known.
+    `wait`: from this rank's start to the last rank's, within this rank's own span. `transfer`: the rest of
+    the span. If an audit (`live`) saw a send, its transfer lasts at most as long as its receiver's. Both stay
+    unknown if a rank or a time is missing, or if the ranks' clocks are not tied to each other or plainly
+    disagree. `skew_ns` is then how far apart the ends lie, which ranks reach together. `torn`: a rank left
+    before another arrived although all share a clock, so the record must be wrong, not the clock. Collectives
+    of no bytes, and those to which ranks give different amounts, need not wait for everybody: they are
+    neither. Ranks of a rooted operation wait only for those they need (see `rooted`). There, the rank that
+    the others need counts as the last one. `whole_ns`: how long such an operation took as a whole, which no
+    rank's own span shows. All of that is unknown if the root is. `waited_ns`: exposed time that is not
+    transfer. `last_rank`, `last_ns`, `after_ns`: the seen rank that arrived last, when it did, and how long
+    after the one before it. `late_rank` and `late_ns` are the same if wait is known.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
@@ -125,8 +125,8 @@ def add_waits(
 
 
 def _last_arrivals(match_id: Ints, rank: Ints, start: Ints, timed: Bools) -> tuple[Bools, Ints, Ints, Ints]:
-    """Return for each row whether the last arrival at its collective is known: all its records have times;
-    and the rank that arrived last, when, and how long after the one before it."""
+    """Return for each row whether the last arrival at its collective is known, which needs times of all its
+    records. Further: the rank that arrived last, when, and how long after the one before it."""
     order = np.flatnonzero(match_id >= 0)
     order = order[np.lexsort((start[order], match_id[order]))]
     ends = np.flatnonzero(np.diff(match_id[order], append=-1))
@@ -145,8 +145,8 @@ def _last_arrivals(match_id: Ints, rank: Ints, start: Ints, timed: Bools) -> tup
 def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `frame` with busbw_gbps: message bytes over transfer time, times nccl-tests' factor.
 
-    Of rooted operations over the time of the whole: what one rank spends in it is a part of that. A rank that
-    comes late to receive makes the whole longer, so there it is a lower bound.
+    A rooted operation is divided by the time of the whole: one rank's time in it is a part of that. A rank
+    that comes late to receive makes the whole longer, so there it is a lower bound.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     code, keys = codes(frame, ["op", "group_size"])
@@ -169,7 +169,7 @@ def add_floors(
     match_id and cost_id; and the costs that cost_id counts in, with where the ranks of each stand.
 
     A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown. How many
-    groups share the network cards of a node follows from the mesh and, where times are known, from them.
+    groups share the network cards of a node follows from the mesh and, if times are known, from them.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     for name in ("group_id", "match_id"):
@@ -209,8 +209,8 @@ def add_floors(
 
 
 def _costs(keys: pd.DataFrame, placed: list[Placement | None], fabric: Fabric) -> list[Cost | None]:
-    """Return what each kind of collective costs: all sizes of an op and placement at once, as there may be
-    as many sizes as rows."""
+    """Return what each kind of collective costs. All sizes of an op and placement are priced at once, as
+    there may be as many sizes as rows."""
     kinds: dict[tuple[str, Placement | None], list[int]] = {}
     for kind, key in enumerate(zip(keys["op"], placed, strict=True)):
         kinds.setdefault(key, []).append(kind)
@@ -257,7 +257,7 @@ def _shared(
     did = at_once(keep(frame, crossing[frame["kind"].to_numpy(dtype=np.int64)]), matches.members, per_host)
     seen_of = did.to_dict()
     shared = list(placed)
-    # A kind may be a single row, as where experts get another number of tokens each time.
+    # A kind may be a single row, as when experts get another number of tokens each time.
     columns = (keys[name].to_list() for name in ("op", "_own", "group_id"))
     for kind, (placement, op, rank, group) in enumerate(zip(placed, *columns, strict=True)):
         if placement is None or not placement.spans_nodes:

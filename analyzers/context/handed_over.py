@@ -2,12 +2,11 @@
 
 A receiver's host stands in its call until the sender's device has made the data and it has come over. Traces
 name the calls, but as a rule neither the group nor the other side. If they do, the messages are matched by
-that (`match`). Else the pipeline's order says it: activations go from each stage to the next and gradients
-back, each in the order in which they are sent. A group is taken for a pipeline only if all its ranks agree
-in each whole step. Each has as many messages for its neighbour as that one receives. No message arrives
-before it is sent.
-The profiler may cut the first and last step of its window. If their calls contradict, only these messages
-stay without a match.
+that (`match`). Else the pipeline's order says it. Activations go from each stage to the next and gradients
+back, each in the order in which they are sent. A group is taken for a pipeline only if all its ranks agree in
+each whole step. Each has as many messages for its neighbour as that one receives. No message arrives before
+it is sent. The profiler may cut the first and last step of its window. If their calls contradict, only these
+messages stay without a match.
 """
 
 from __future__ import annotations

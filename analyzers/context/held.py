@@ -33,7 +33,7 @@ def is_gloo(backend: str | None) -> bool:
 def places(frame: pd.DataFrame, matches: Matches, groups: Sequence[Group], run: Run) -> Ints:
     """Return how many places after its root each rank stands in its group, in rooted operations on gloo.
 
-    -1 in other rows, and where root or group are unknown.
+    -1 in other rows, and if root or group are unknown.
     """
     place = np.full(len(frame), -1, dtype=np.int64)
     has_root = frame["op"].isin(ROOTED) & frame["root"].notna() & matches.rows["group_id"].notna().to_numpy()

@@ -1,13 +1,13 @@
 """Which records of different ranks are one collective (rule 4 of the accounting).
 
 Records are the same one only when group, sequence number, op and size agree. A group is its name
-and its ranks: sub-groups of a mesh dimension may share a name. Where a group has no sequence
-numbers, has sends and receives (which take numbers on two ranks only; see `peers`), or had such before the
-audit began (its ranks' numbers are then a constant apart), the order within the step stands in for the
-number, and only where every rank has as many. In traces whose windows differ, `align` matches by end time
-what this leaves open.
+and its ranks: sub-groups of a mesh dimension may share a name. The order within the step replaces the number
+if a group has no sequence numbers or has sends and receives. Those take numbers on two ranks only (see
+`peers`). It also does so if the group had such before the audit began: its ranks' numbers are then a constant
+apart. All this holds only if every rank has as many records. In traces whose windows differ, `align` matches
+by end time what this leaves open.
 
-Where no rank knows the size, group, place and op alone must agree: such a match is likely, not certain.
+If no rank knows the size, only group, place and op must agree: such a match is likely, not certain.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OVERLAP_NS: Final = 100_000
 """Clocks of one host are as good as one within this."""
 
 UNEVEN_OPS: Final = ("all_to_all",)
-"""Ranks may send different amounts in these: with a sequence number they are one whatever their sizes;
-by order, a size that differs leaves them unmatched, no more."""
+"""Ranks may send different amounts in these. With a sequence number they are one whatever their sizes; by
+order, a size that differs only leaves them unmatched."""
 
 COLUMNS: Final = [
     *("rank", "group", "group_size", "step", "seq", "op"),
     *("message_bytes", "dtype", "root", "issue_ns"),
 ]
-"""What matching reads of a record, besides times in traces."""
+"""Columns that matching reads of a record; in traces, times as well."""
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -45,14 +45,12 @@ class Matches:
     """The outcome of matching: `rows` has one row for each of the collectives' frame, in its order."""
 
     rows: pd.DataFrame
-    """group_id: index into `members`, NA where the group's ranks are not known.
-    match_id: equal on the records that are one collective, NA where there is no such agreement.
-    whole: every rank of the group was seen, so the last arrival is known.
-    slot_id: equal on the records that should be one collective, NA where that cannot be told.
-    suspect: the records of the slot disagree, or a seen rank of the group has none.
-    by_order: the slot is a place in the step's order, not a sequence number.
-    likely: matched by order, by end time or without a size; not certain.
-    open: of a trace, and to be matched by end time if at all."""
+    """`group_id`: index into `members`, NA if the group's ranks are unknown. `match_id`: equal on the records
+    that are one collective, NA if they do not agree. `whole`: every rank of the group was seen, so the last
+    arrival is known. `slot_id`: equal on the records that should be one collective, NA if unknown. `suspect`:
+    the records of the slot disagree, or a seen rank of the group has none. `by_order`: the slot is a place in
+    the step's order, not a sequence number. `likely`: matched by order, by end time or without a size; not
+    certain. `open`: of a trace, and to be matched by end time if at all."""
     members: tuple[tuple[int, ...], ...]
     """Global ranks of each group."""
     undescribed: tuple[Group, ...] = ()
@@ -103,7 +101,7 @@ def _apart(work: pd.DataFrame) -> list[int]:
 def _shifted(work: pd.DataFrame) -> set[int]:
     """Return the groups whose ranks tell one and the same story under numbers a constant apart.
 
-    A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only: they stay
+    A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only. They stay
     apart for as long as the group lives. One record a rank is no story.
     """
     shifted: set[int] = set()
@@ -123,12 +121,13 @@ def _shifted(work: pd.DataFrame) -> set[int]:
 
 
 def _slots(rows: pd.DataFrame, *, live: bool) -> pd.DataFrame:
-    """Return the rows whose counterparts on other ranks can be told, each with its slot."""
+    """Return the rows whose counterparts on other ranks can be identified, each with its slot."""
     peers = rows["op"].isin(PEER_OPS)
     work: pd.DataFrame = keep(rows, rows["group_id"].notna() & ~peers).copy()
     unnumbered = set(work.loc[work["seq"].isna(), "group_id"])
     if live:
-        # Only there do all ranks number their steps alike, so that places in a step's order agree.
+        # Only in a live audit do all ranks number their steps equally, so that places in a step's order
+        # agree.
         unnumbered |= _shifted(work)
     work["by_order"] = work["group_id"].isin(unnumbered | set(rows.loc[peers, "group_id"].dropna()))
     # Outside every step ranks may have begun to record at different moments: order says nothing.
@@ -149,8 +148,8 @@ def _joined(first: Ints, second: Ints) -> Ints:
 def _asked_order(work: pd.DataFrame, place: Ints) -> Ints:
     """Return each row's position among its rank's rows of the place.
 
-    Ranks ask for a group's collectives in one order; on several streams they may begin in another. So
-    issue times count, where every row of the place has one; else the order in which they began.
+    Ranks ask for a group's collectives in one order; on several streams they may begin in another. So issue
+    times count, if every row of the place has one; else the order in which they began.
     """
     unasked = work["issue_ns"].isna().to_numpy(dtype=bool)
     asked = np.bincount(place, weights=unasked)[place] == 0
@@ -242,8 +241,8 @@ def one_host(run: Run) -> bool:
 def _one_window(run: Run, collectives: pd.DataFrame, work: pd.DataFrame) -> Bools:
     """Return for each row whether times prove the order of its group and step, so that it needs no marks.
 
-    Nobody leaves a synchronising collective before all have come. Where the ranks of one host share a clock,
-    places that belong together therefore overlap, all of them; places of shifted windows do not.
+    Nobody leaves a synchronising collective before all have come. If the ranks of one host share a clock, all
+    places that belong together therefore overlap. Places of shifted windows do not.
     """
     times = collectives.loc[work.index, ["start_ns", "duration_ns"]]
     start = times["start_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -295,8 +294,8 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     if ledger.run.source == "trace":
         lopsided |= _disputed(work, suspect)
         if "no-steps" in set(ledger.frame("notices")["kind"]):
-            # Where nothing marks the steps, ranks may have begun to record at different moments.
-            # Then order counts only if times prove it.
+            # If nothing marks the steps, ranks may have begun to record at different moments. Then order
+            # counts only if times prove it.
             lopsided |= by_order & ~_one_window(ledger.run, collectives, work)
     agrees &= ~lopsided
     group_of = work["group_id"].to_numpy(dtype=np.int64)
@@ -315,7 +314,7 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     suspect |= lopsided
     is_open = np.zeros(len(rows), dtype=np.bool_)
     if ledger.run.source == "trace":
-        # Windows of traces differ: what one rank lacks there may lie outside its window.
+        # Windows of traces differ: a record that one rank is missing there may lie outside its window.
         suspect &= ~lopsided & ~_outside_window(work, seen, members)
         peers = rows["op"].isin(PEER_OPS).to_numpy(dtype=bool)
         is_open = (rows["group_id"].notna() & rows["seq"].isna()).to_numpy(dtype=bool) & ~peers

@@ -42,10 +42,10 @@ def dim_of(ranks: Sequence[int]) -> Dim | None:
 
 
 def mesh_of(dims: Mapping[Dim, int], world_size: int) -> tuple[Dim, ...]:
-    """Return the dimensions of the mesh, outermost first; empty where these are those of none.
+    """Return the dimensions of the mesh, outermost first; empty if these do not form a mesh.
 
-    Of the ways to fill the job with them the one is taken whose dimensions have the largest sum of
-    `dims`' values, the bytes they move. What no dimension fills becomes one of its own.
+    Several sets of dimensions may fill the job: the set with the largest sum of `dims`' values (bytes moved)
+    is taken. A part that no dimension fills becomes a dimension of its own.
     """
     best: tuple[int, int, tuple[Dim, ...]] = (-1, 0, ())
 
@@ -95,7 +95,7 @@ def spans(groups: Groups, node: Sequence[int]) -> bool:
 
 
 class Projected(Struct, frozen=True):
-    """What collectives are expected to take, with the band of sound runs."""
+    """Time that collectives are expected to take, with the band of sound runs."""
 
     time_ns: float = 0.0
     low_ns: float = 0.0

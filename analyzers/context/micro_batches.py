@@ -19,7 +19,7 @@ def passes_begun(context: Context, frame: pd.DataFrame, *, backward: bool) -> Co
     """Return for each collective how many backward (or forward) passes its rank had begun by then.
 
     `at` is when it was issued. A pass begins with an operator of its kind that follows one of the other; only
-    surveyed steps tell. What a pass asks for before its first operator counts to the one before.
+    surveyed steps tell. Collectives that a pass issues before its first operator count to the pass before.
     """
     rank, start = beginnings(context.computes_in_steps, backward=backward)
     begun = np.zeros(len(frame), dtype=np.int64)

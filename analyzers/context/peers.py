@@ -1,7 +1,7 @@
 """Which send of one rank and which receive of another are one message.
 
-A group's sequence numbers say nothing here: a message takes part of them on two ranks only. The order
-between two ranks within a step does, where both have as many messages and their sizes agree one by one.
+A group's sequence numbers say nothing here: a message takes part of them on two ranks only. The order between
+two ranks within a step does, if both have as many messages and their sizes agree one by one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SYNCHRONISING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_al
 """No rank can leave one of these before the last has arrived."""
 
 ROOTED: Final = ("broadcast", "scatter", "reduce", "gather")
-"""What one rank spends in these is not the whole of the operation."""
+"""The time that one rank spends in these is not that of the whole operation."""
 
 LANE: Final = ["group_id", "step", "source", "target"]
-"""What tells apart the messages that keep their order."""
+"""Columns that identify a lane: messages on it keep their order."""
 
 
 def paired(rows: pd.DataFrame) -> npt.NDArray[np.int64]:

@@ -36,14 +36,14 @@ class Refuted(Struct, frozen=True):
     message_bytes: int | None
     floor_ns: int
     light_ns: int | None
-    """The links' speed of light, where the job was faster than that too; None where it stands."""
+    """The links' speed of light, if the job was faster than that too; None if it holds."""
     factor: float
     """Median time over the floor, of the slowest rank of each collective; below `LIMIT`."""
     seen: int
     """Collectives."""
 
     def words(self, others: int) -> str:
-        """Return how long it took against its floor; `others`: sizes besides of which that holds too."""
+        """Return how long it took against its floor; `others`: number of other sizes that beat theirs."""
         whole = "" if self.seen == 1 else f" in the median of {times(self.seen, 'collective')}"
         light = (
             "" if self.light_ns is None else f" and than the links' speed of light, {duration(self.light_ns)}"
@@ -57,14 +57,14 @@ class Refuted(Struct, frozen=True):
 def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     """Return the collectives without the floors that are refuted, and those floors, the worst first.
 
-    The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing. Where
-    the transfer cannot be told from waiting, as with one rank seen of many, the whole span stands for it: no
-    transfer lasts longer. Rooted operations refute nothing: ranks leave early, or come when all is done.
-    A floor that was refuted is unknown: a model that is wrong there says nothing of the least time. The speed
+    The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing. If
+    transfer and waiting cannot be separated, as with one rank seen of many, the whole span is used, as no
+    transfer lasts longer. Rooted operations refute nothing: ranks leave early, or come when all is done. A
+    floor that was refuted is unknown: a model that is wrong there says nothing of the least time. The speed
     of light, which follows from the links alone, stays unless transfers lie below that as well.
     """
     spanned = frame["op"].isin(SYNCHRONISING) & frame["duration_ns"].notna() & ~frame["torn"]
-    # What a rank spends in a rooted operation is not the whole of it, whatever it waited.
+    # The time that a rank spends in a rooted operation is not that of the whole, whatever it waited.
     rooted = frame["op"].isin(ROOTED)
     comparable = (frame["transfer_ns"].notna() | spanned) & (frame["floor_ns"] > 0)
     comparable &= frame["match_id"].notna() & ~rooted
@@ -122,7 +122,7 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
 
 
 def note(refuted: tuple[Refuted, ...]) -> str:
-    """Return the sentence for the fabric's line; empty where no floor is refuted."""
+    """Return the sentence for the fabric's line; empty if no floor is refuted."""
     if not refuted:
         return ""
     kinds = Counter((floor.op, floor.net) for floor in refuted)

@@ -117,7 +117,7 @@ def _held(frame: pd.DataFrame, match: Ints, place: Ints, here: Ints, of: pd.Data
     start, end = of["start"].to_numpy(dtype=np.int64), of["end"].to_numpy(dtype=np.int64)
     waiter, awaited = pairs(op, match[here], place[here])
     arrivals = of_reduces(op, match[here], place[here], (start, end), OVERLAP_NS)
-    # Of all that a rank of a reduce waits for, the last one counts.
+    # A rank of a reduce waits for several others: the last one counts.
     waiter = np.concatenate([waiter, arrivals.row])
     awaited = np.concatenate([awaited, arrivals.row[arrivals.cut]])
     return until((waiter, awaited), start, end)

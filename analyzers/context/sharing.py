@@ -1,9 +1,9 @@
 """How many groups send over a node's network cards at once.
 
-All groups of a mesh dimension run the same collective at about the same time. Of 8 data parallel groups with
-a rank on each node every one has its own card where there are 8, and half a card where there are 4. Groups
-are of one dimension where their ranks are the same stride apart (see `mesh_layouts.dim_of`). Where times are
-on record they decide how many of those that may run at once do.
+All groups of a mesh dimension run the same collective at about the same time. Example: 8 data parallel groups
+with a rank on each node. Each group has its own card if a node has 8 cards, and half a card if it has 4.
+Groups are of one dimension where their ranks are the same stride apart (see `mesh_layouts.dim_of`). If times
+are on record, they decide how many of the groups that may run at once do so.
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ def at_once(frame: pd.DataFrame, members: Members, per_host: int) -> pd.Series[f
     """Return, by `kind`, how many transfers of one sort a node's cards carried at once, in the median.
 
     `frame` has the rows that cross nodes: kind, rank, op, group_id, match_id, message_bytes, arrival_ns,
-    duration_ns, transfer_ns. Transfers are of one sort where op, size and dimension agree: what is said of
-    them holds for each, so that a slow one, which ends alone, has company too. A kind without times is left
-    out.
+    duration_ns, transfer_ns. Transfers are of one sort if op, size and dimension agree. A statement about
+    them holds for each, so a slow one, which ends alone, has company too. A kind without times is left out.
     """
     frame = keep(frame, (frame["transfer_ns"] > 0) & frame["match_id"].notna() & frame["arrival_ns"].notna())
     if frame.empty:

@@ -1,4 +1,4 @@
-"""What a step will take, in time and memory: prices put together by the streams that run them.
+"""Forecasts a step's time and memory: prices put together by the streams that run them.
 
 Start reading in `compute.operator` for one operator, in `memory.peak` for the peak memory of a plan
 and in `plan.price` for a whole step.

@@ -19,8 +19,8 @@ def diagnose(
 ) -> HangAnswer:
     """Return the diagnosis of one job. `now_ns`: when the files were read, in ns since 1970.
 
-    Ranks that wait for one that is elsewhere in its program hang after `after_ns`; None: what the job's own
-    audit says, else two minutes. What can never go on is a hang after a second.
+    Ranks that wait for one that is elsewhere in its program hang after `after_ns`. None: the limit of the
+    job's own audit, else two minutes. A wait that can never end is a hang after a second.
     """
     job = Job(flights, now_ns)
     limit_ns = after_ns or max(

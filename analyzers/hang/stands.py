@@ -1,4 +1,4 @@
-"""Where each rank stands, and each collective that ranks wait in."""
+"""The position of each rank, and each collective that ranks wait in."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def group_stands(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
     """Return each collective that ranks wait in, once."""
     stands, seen = [], set()
     for rank, wait in sorted(waits.items()):
-        # Sends and receives have places of their own: each is told alone.
+        # Sends and receives have places of their own: each is reported alone.
         which = wait.key, wait.place, rank if wait.is_point_to_point else None
         if which in seen:
             continue

@@ -1,4 +1,4 @@
-"""What to do, as the end of the headline: the remedy of a finding that belongs to it, or its number."""
+"""The remedy at the end of the headline: that of a finding that belongs to it, or its number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.ledger import Finding
-from shardtoll.ledger.records.one_cause import OWN_REASONS, of_late_launches
+from shardtoll.ledger.records.one_cause import of_late_launches
 
 WIDTH: Final = 194
 """Characters of the whole sentence: two lines of 100 columns."""
@@ -111,20 +111,6 @@ def best_of(findings: Sequence[Finding], kinds: Collection[str]) -> int | None:
     return most if (findings[most].saving_ns or 0) > (findings[first].saving_ns or 0) else first
 
 
-def own_reason(findings: Sequence[Finding], rank: int) -> int | None:
-    """Return the place of a finding of this rank alone that stands above its lateness; None without one.
-
-    A host that reads values, fetches batches or writes checkpoints on one rank only is why that rank is late.
-    """
-    for place, finding in enumerate(findings):
-        if finding.ranks == (rank,) and finding.toll_ns:
-            if finding.kind == "straggler":
-                return None
-            if finding.kind in OWN_REASONS:
-                return place
-    return None
-
-
 def launching(findings: Sequence[Finding], place: int | None) -> bool:
     """Return whether that finding, a late rank, and another share a cause: hosts that launch late."""
     return place is not None and place in of_late_launches(findings)
@@ -133,9 +119,9 @@ def launching(findings: Sequence[Finding], place: int | None) -> bool:
 def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> tuple[str, ...]:
     """Return what to do in words that may end the sentence, the most telling first; empty without a place.
 
-    A remedy is first if its first clause is a short order that explains itself; then the finding's number, as
-    the bill counts it. `purpose`, as `to send less, `, stands before a finding of another kind than what the
-    sentence blames: a bare number would seem to belong to that.
+    A remedy is first if its first clause is a short order that explains itself. Then comes the finding's
+    number, as the bill counts it. `purpose`, as `to send less, `, stands before a finding of another kind
+    than the sentence blames. A bare number would seem to belong to that kind.
     """
     if place is None:
         return ()

@@ -12,8 +12,8 @@ from shardtoll.analyzers.shared.tally import keep, text
 from shardtoll.ledger.words.human import duration, percent
 
 COPY_SHARE: Final = 0.2
-"""Share of all ranks' steps from which exposed copies lead, if communication costs less than a
-third of them, and idle time less than they do."""
+"""Share of all ranks' steps from which exposed copies lead. Communication must cost less than a third of
+them, and idle time less than they do."""
 
 MORE: Final = 3.0
 

@@ -1,7 +1,7 @@
 """The part of the headline that speaks of what the host does in place of training, if that costs most.
 
-Its time is often in no part of a step: a batch is waited for before the step, and an operator that reads a
-value counts as compute on CPUs. The findings have its cost.
+Its time is often outside every step: a batch is waited for before the step. An operator that reads a value
+counts as compute on CPUs. The findings have its cost.
 """
 
 from __future__ import annotations
@@ -91,6 +91,6 @@ def _lost_ns(context: Context, kind: str) -> float:
 
 
 def _longest(rows: pd.DataFrame, name: str) -> float:
-    """Return the longest mean of a rank; 0 where it is unknown, as what is known leads then."""
+    """Return the longest mean of a rank; 0 if it is unknown, as what is known leads then."""
     means = rows[name].astype("float64").groupby(rows["rank"]).mean()
     return float(means.fillna(0.0).max()) if len(means) else 0.0

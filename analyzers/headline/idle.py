@@ -47,7 +47,7 @@ BY_HOST: Final = ("data-stall", "host-sync", "checkpoint-stall")
 ADVISE: Final = (*BY_HOST, "launch-bound", "pipeline-imbalance", "pipeline-bubble")
 """Kinds of findings that say why a device is idle."""
 BY_SLOW_HOST: Final = (("host-sync",), ("launch-bound",))
-"""What of `REASONS` a survey makes worse."""
+"""The `REASONS` that a survey makes worse."""
 SURVEYED: Final = "Every step was surveyed, which slows the host"
 SURVEYED_HINT: Final = "audit at the default level to see how much of that is the job's own"
 UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host"
@@ -92,7 +92,7 @@ def besides(context: Context) -> str:
     share, comm_share = _shares(context)
     if share < IDLE_SHARE or share <= comm_share:
         return ""
-    # Of the steps as the bars show them: capture is left out of watched ones.
+    # The steps as the bars show them: capture is left out of watched ones.
     rows = context.parts_rows
     watched = bool(watched_steps(context.ledger.tables["steps"]))
     shown_ns = rows["duration_ns"] - rows["capture_ns"] if watched else rows["duration_ns"]
@@ -135,7 +135,7 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
             f"{duration(float(worst['own_ns']))} {step_word(context)}"
         )
     if mean.index[row] in context.slowed_ranks and advise in (ADVISE, BY_HOST, *BY_SLOW_HOST):
-        # What else the host did matters less than that it recorded. Loaders and schedules are not slowed.
+        # The host's other work matters less than its recording. Loaders and schedules are not slowed.
         watched = (context.step_rows["level"] == "watch").any()
         head, hint = (UNTOLD, UNTOLD_HINT) if watched else (SURVEYED, SURVEYED_HINT)
         return f"{head}: {fact}; {hint}", ()
@@ -143,7 +143,7 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         fact += f", {percent(lost_by_kind[most] / idle)} of that for this reason"
     did = _by_code(context, mean.index[row], float(worst["idle_ns"])) if advise is ADVISE else None
     if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
-        # The step that is shown beside it holds the recording.
+        # The step that the bars show holds the recording.
         fact += " without recording"
     if did is not None and did.captures:
         return f"{CAPTURES}: {fact}; {CAPTURES_HINT}", ()

@@ -1,7 +1,7 @@
 """How fast collectives were at least, if only some of their ranks are on record.
 
 A transfer takes no longer than the whole span on any rank. So bytes over span are a lower bound of the
-bandwidth, and the span over the expected time is an upper bound of how slow the network was.
+bandwidth. The span over the expected time is an upper bound of how slow the network was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardtoll.ledger.words.human import rate
 
 
 class Bound(Struct, frozen=True):
-    """What some ranks' records say of the transfers."""
+    """Bounds that some ranks' records give for the transfers."""
 
     words: str
     """`, at 180 GB/s or more, at most 1.2 times the expected time`."""

@@ -1,4 +1,4 @@
-"""The part of the headline that judges moving data, where that costs more than waiting for late ranks."""
+"""The part of the headline that judges moving data, if that costs more than waiting for late ranks."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def clause(
 ) -> tuple[str, tuple[str, ...]]:
     """Return what is at fault as far as evidence goes, and the kinds of the findings that bill it.
 
-    `share`: of exposed communication in the steps; `factor`: transfers over what is expected, None unknown;
-    `waiting`: share of the steps in which ranks wait for each other.
+    `share`: exposed communication as a share of the steps. `factor`: transfers over the expected time, None
+    if unknown. `waiting`: share of the steps in which ranks wait for each other.
     """
     first = most_expensive(findings)
     if first is not None and first.kind == "straggler":
@@ -64,13 +64,13 @@ def clause(
         kinds = MOVING if first is None or head is None else (first.kind,)
         return f"{head or UNHIDDEN} most, not a late rank or a slow network", kinds
     if first is not None and first.kind in HEADS and share >= LARGE_SHARE:
-        # What the job sends in vain costs on a fast network too.
+        # Needless messages cost on a fast network too.
         return f"{HEADS[first.kind]} time, and transfers are slow too", (first.kind,)
     # A rank that is late, perhaps by chance, stands on the bill and by the bars.
     late = any(finding.kind == "straggler" and len(finding.ranks) == 1 for finding in findings)
     if late or share < LARGE_SHARE:
         return _slow(context, share), SLOW
-    # Where ranks wait for each other by turns, some rank is late each time.
+    # If ranks wait for each other by turns, some rank is late each time.
     single = "no rank" if waiting < TURNS_SHARE else "no single rank"
     return f"{_slow(context, share)}, and {single} is late", SLOW
 

@@ -1,4 +1,4 @@
-"""What a step sends, by operation and group."""
+"""Bytes that a step sends, by operation and group."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ VALUES: Final = ("message_bytes", "wire_bytes", "exposed_ns", "floor_ns", "expec
 def op_traffic(context: Context) -> tuple[Traffic, ...]:
     """Return one row an operation and kind of group, the most exposed first; empty without finished steps.
 
-    Calls and bytes are means over all steps. Times are those of the steps whose times are truest, see
-    `Context.timed`: so exposed time is a part of the step that the report shows.
+    Calls and bytes are means over all steps. Times are of the steps whose times are truest, see
+    `Context.timed`. So exposed time is a part of the step that the report shows.
     """
     frame = context.in_steps
     if frame.empty:

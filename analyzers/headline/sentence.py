@@ -3,9 +3,9 @@
 At fault is a rank, the network, a pipeline's stage, the host, the input pipeline, copies, or an abstraction
 that adds collectives. `Report.verdict`, which renderers show first, puts errors before it.
 
-It must not contradict the bill: `host_waits.clause` gives way to a finding with a higher toll,
-`moving.most_expensive` has the sentence name a first finding that is about late ranks. `advice.first_of`
-points only to findings of what the sentence blames.
+It must not contradict the bill. `host_waits.clause` gives way to a finding with a higher toll;
+`moving.most_expensive` has the sentence name a first finding about late ranks. `advice.first_of` points only
+to findings of what the sentence blames.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from shardtoll.analyzers.headline.advice import (
     first_of,
     launching,
     orders,
-    own_reason,
     room,
     with_advice,
 )
@@ -53,6 +52,7 @@ from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.levels import watched_steps
+from shardtoll.ledger.records.one_cause import own_reason
 from shardtoll.ledger.words.human import duration, percent, ranks, rate
 from shardtoll.ledger.words.human import plural as times
 
@@ -83,7 +83,7 @@ COLUMNS: Final = (
     *("op", "match_id", "exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns", "expected_ns", "step"),
     *("duration_ns", "message_bytes", "group_size"),
 )
-"""What is looked at of a collective."""
+"""Columns of a collective that are read."""
 
 _CANNOT: Final = "Cannot tell whether the network or a late rank is at fault"
 _NO_STEP: Final = f"{_CANNOT}, as no step records exposed communication"
@@ -137,7 +137,7 @@ class Said:
     advice: int | None = None
     """Place of the finding whose remedy ends the sentence: one of what the sentence blames, or none."""
     purpose: str = ""
-    """What its remedy is for, as `to send less, `, if the finding is of another kind."""
+    """Purpose of its remedy, as `to send less, `, if the finding is of another kind."""
     because: int | None = None
     """Place of a finding that says why the rank is late that the sentence blames."""
     needed: bool = True
@@ -153,7 +153,7 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     leading, kinds = _leading(context, findings)
     unknown = _blind(context) or _off_record(context) or (_NO_STEP if share is None else None)
     if leading is not None:
-        # What no finding explains has its hint in the sentence.
+        # If no finding explains it, the hint is in the sentence.
         advice = first_of(findings, kinds) if kinds else None
         if unknown is not None or share is None:
             unknown = unknown or _NO_STEP
@@ -239,7 +239,7 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
         advice = first_of(findings, LATE, rank)
         return Said(head, moves, advice, also=first_of(findings, headline_moving.MOVING))
     head, kinds = headline_moving.clause(context, share, factor, findings, part.waiting)
-    # What the job sends in vain has an order, which says more than a rate.
+    # Needless messages have an order, which says more than a rate.
     needed = not set(kinds) <= set(headline_moving.HEADS)
     said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds), needed=needed)
     if kinds == LATE:
@@ -346,7 +346,7 @@ class _Parts(Struct, frozen=True):
 
 
 def _bound(context: Context) -> str:
-    """Return `at least ` where some step knows a part of its exposed communication only, else nothing."""
+    """Return `at least ` if some step knows a part of its exposed communication only, else nothing."""
     return "" if context.in_part(context.told_rows).empty else "at least "
 
 
@@ -513,7 +513,7 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str, findings: Sequ
 def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     """Return ` at 11 GB/s, 1.3 times the expected time` as far as known, and the factor.
 
-    What is known of less than half of the moving says nothing of the whole.
+    If less than half of the moving time has a known rate, the whole has none.
     """
 
     def share(rows: pd.DataFrame) -> float:

@@ -13,8 +13,8 @@ from shardtoll.analyzers.headline.step_words import step_word
 from shardtoll.ledger.words.human import duration, percent
 
 SHARE: Final = 0.2
-"""Share of all ranks' steps from which unattributed time leads, if it is also more than copies and idle time
-and `MORE` times what communication costs."""
+"""Share of all ranks' steps from which unattributed time leads. It must also be more than copies and idle
+time and `MORE` times what communication costs."""
 
 MORE: Final = 3.0
 

@@ -22,8 +22,8 @@ from shardtoll.ledger.answers.hta_figures import (
 
 NS: Final = 1
 US: Final = 1000
-"""Units HTA can be fed. Its critical path needs microseconds: in nanoseconds operators may end after the
-one they ran in, and the call stack it builds from them is wrong. All else is exact in nanoseconds."""
+"""Units HTA can be fed. Its critical path needs microseconds. In nanoseconds operators may end after the one
+they ran in, and the call stack it builds from them is wrong. All else is exact in nanoseconds."""
 
 KERNEL_WAIT_NS: Final = 30_000
 SLOW_CALL_NS: Final = 50_000
@@ -47,13 +47,13 @@ _FAILURES: Final = (
     ValueError,
     ZeroDivisionError,
 )
-"""What HTA and the pandas below it raise on traces they were not made for."""
+"""Exceptions that HTA and the pandas below it raise on traces they were not made for."""
 
 
 def hta_figures(ranks: Iterable[tuple[int, pa.Table]]) -> HtaFigures:
     """Return what HTA says of each rank's events (columns as in `hta_trace`), one rank at a time.
 
-    What it cannot answer for a rank becomes a line in `notices`; the other answers are still given.
+    If it cannot answer for a rank, `notices` gets a line; the other answers are still given.
     """
     paths: list[CriticalPath] = []
     idle: list[StreamIdle] = []

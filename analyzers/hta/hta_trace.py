@@ -1,7 +1,7 @@
 """HTA's `Trace` made from our events instead of from a file, and HTA kept quiet.
 
-Events come as a table: `index`, `cat`, `name`, `pid`, `tid`, `ts_ns`, `dur_ns`, `stream`, `correlation`,
-`external_id` of every event with a duration; -1 or null where one does not say. `wait_on_stream` and
+Events come as a table with a row for every event that has a duration. Columns: `index`, `cat`, `name`, `pid`,
+`tid`, `ts_ns`, `dur_ns`, `stream`, `correlation`, `external_id`; -1 or null if unknown. `wait_on_stream` and
 `wait_on_cuda_event_record_corr_id` are taken where they are there.
 """
 
@@ -122,7 +122,7 @@ def _encoded(events: pa.Table, name: str, symbols: Any) -> npt.NDArray[np.int64]
 
 
 def _numbered(events: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    """A number for each process or thread: its own where all are numbers, else one of ours."""
+    """A number for each process or thread: its own if all are numbers, else one of ours."""
     column = events.column(name)
     if pa.types.is_integer(column.type):
         return _numbers(events, name)

@@ -1,4 +1,4 @@
-"""What the messages between ranks say of pipelines: their ranks, micro-batches and stages.
+"""Pipelines as the messages between ranks show them: their ranks, micro-batches and stages.
 
 It may import `analyzers.context`, `analyzers.shared`, `ledger`, `ledger.records`.
 Start reading in `pipeline_shape`.

@@ -1,4 +1,4 @@
-"""What a pipeline's messages say of its schedule: micro-batches, and stages a rank."""
+"""A pipeline's schedule as its messages show it: micro-batches, and stages a rank."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Lanes = dict[tuple[int, int], float]
 
 
 class Shape(Struct, frozen=True):
-    """What the messages of a step say of the pipelines, all of one shape."""
+    """The shape that the pipelines of a step share, by their messages."""
 
     ranks: int
     micro_batches: int | None
-    """None where the layout is unknown, so that only `passes` is."""
+    """None if the layout is unknown, so that only `passes` is known."""
     stages_per_rank: int | None = 1
     passes: int | None = None
     """Forward passes of a rank, per step: micro-batches times its stages."""
 
     @property
     def ideal_share(self) -> float:
-        """The bubble of interleaved 1F1B, of 1F1B and GPipe where ranks have one stage each."""
+        """The bubble of interleaved 1F1B, of 1F1B and GPipe if ranks have one stage each."""
         idle = self.ranks - 1
         passes = self.passes or (self.micro_batches or 0) * (self.stages_per_rank or 1)
         return idle / (passes + idle)
@@ -55,10 +55,10 @@ class Shape(Struct, frozen=True):
 
 @once
 def shape(context: Context) -> Shape | None:
-    """Return the shape of the pipelines; None where messages do not tell, or pipelines differ.
+    """Return the shape of the pipelines; None if messages do not show it, or pipelines differ.
 
-    With m micro-batches and v stages a rank, laid in turn, the first rank sends m v messages to the second
-    in forward and the last rank m (v - 1) to the first. Laid as a V, ranks send m up and m down.
+    Example: m micro-batches and v stages a rank, laid in turn. In forward the first rank sends m v messages
+    to the second, and the last rank m (v - 1) to the first. Laid as a V, ranks send m up and m down.
     """
     pipes = lines(context)
     if not pipes or len({len(line) for line in pipes}) > 1:
@@ -94,7 +94,7 @@ def _mirrored(lanes: Lanes) -> Lanes:
 def _of_phases(forward: Lanes, backward: Lanes, line: tuple[int, ...]) -> Shape | None:
     """Return the shape by forward's messages and by backward's, which go the same ways turned round.
 
-    Where both were seen, both must show one layout: phases that were mistaken show two, or a V.
+    If both were seen, both must show one layout: phases that were mistaken show two, or a V.
     """
     shapes = [each for lanes in (forward, backward) if (each := _shape(lanes, line)) is not None]
     if not shapes:
@@ -140,11 +140,11 @@ def _from_both_ends(told: pd.DataFrame, pipes: list[tuple[int, ...]]) -> bool:
 
 
 def _without_phases(lanes: Lanes, line: tuple[int, ...]) -> Shape | None:
-    """Return the shape where phases are unknown, by the messages from the last rank back to the first.
+    """Return the shape if phases are unknown, by the messages from the last rank back to the first.
 
-    Between neighbours go m v messages each way, from the last rank to the first m (v - 1) in forward, and as
+    Neighbours send m v messages each way. The last rank sends m (v - 1) to the first in forward, and gets as
     many back. A V of m micro-batches sends what one stage a rank with 2 m sends: then only the passes are
-    known. Of two ranks neighbours and ends are the same, so that nothing tells the layouts apart.
+    known. With two ranks, neighbours and ends are the same, so nothing distinguishes the layouts.
     """
     first, second, last = line[0], line[1], line[-1]
     up, down = lanes.get((first, second), 0.0), lanes.get((second, first), 0.0)
@@ -168,9 +168,9 @@ def _one_stage_or_v(ranks: int, passes: int) -> Shape:
 
 
 def _by_ends(context: Context, pipes: list[tuple[int, ...]]) -> Shape | None:
-    """Return the shape where peers are unknown too: by the sends per step of ends and of ranks between.
+    """Return the shape if peers are unknown too: by the sends per step of ends and of ranks between.
 
-    Ends send (2 v - 1) m messages and ranks between 2 v m, laid in turn; laid as a V 2 m and 4 m.
+    Laid in turn, ends send (2 v - 1) m messages and ranks between 2 v m. Laid as a V, they send 2 m and 4 m.
     """
     ends = {rank for line in pipes for rank in (line[0], line[-1])}
     between = {rank for line in pipes for rank in line} - ends

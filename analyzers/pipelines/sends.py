@@ -15,8 +15,8 @@ from shardtoll.analyzers.shared.tally import keep
 def sends(context: Context) -> pd.DataFrame:
     """Return the messages by their sends: step, sender, receiver, start_ns, and whether they go backward.
 
-    `backward` is unknown where the phase is. Between ranks of which no send was seen, receives stand for
-    the messages: a send knows better which way it goes, as it follows the compute that made it.
+    `backward` is unknown if the phase is. If no send between two ranks was seen, receives stand for the
+    messages. A send knows better which way it goes, as it follows the compute that made it.
     """
     frame = messages(context)
     backward = frame["phase"].map({"forward": False, "backward": True}).astype("boolean")

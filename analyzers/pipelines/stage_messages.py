@@ -17,9 +17,9 @@ def messages(context: Context) -> pd.DataFrame:
     """Return the collectives inside steps that are sends and receives between pipeline stages.
 
     A group is a pipeline if its mesh dimension says so, or if a schedule says so of one of its messages.
-    Where neither does, and it has no mesh dimension, it is one if messages whose waiting is known flow one
-    way in forward and the other way in backward. A ring's flow both ways. What a schedule sends to set
-    itself up is no message between stages.
+    If neither does, and it has no mesh dimension, the directions decide. It is a pipeline if messages of
+    known waiting flow one way in forward and the other way in backward. A ring's flow both ways. Messages
+    that set up a schedule do not count as messages between stages.
     """
     frame = context.in_steps
     frame = keep(frame, frame["op"].isin(PEER_OPS) & frame["root"].notna() & frame["group_id"].notna())

@@ -1,5 +1,6 @@
 """Recorded steps as event graphs: of traces from their events, of other runs from their collectives.
 
-It may import `analyzers.context`, `analyzers.replay`, `analyzers.shared`, `ledger.records`.
+It may import `analyzers.context`, `analyzers.replay.events`, `analyzers.replay.points`, `analyzers.shared`,
+`ledger.records`.
 Start reading in `recorded`.
 """

@@ -1,8 +1,8 @@
 """The event graph of recorded steps from the events of traces: launches, streams, waits and meetings.
 
-Each node arrives as late after what held it up as it did on record. What that was, records say: the call
-that launched it, the work before it on its stream, the work that its stream was told to wait for. A gap that
-none of them explains moves with the node's predecessor on its lane.
+Each node arrives as late after what held it up as it did on record. Records say what that was: the call that
+launched it, the work before it on its stream, or the work that its stream waits for. A gap that none of them
+explains moves with the node's predecessor on its lane.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.handed_over import messages
 from shardtoll.analyzers.recorded.handed_edges import Edges, Nodes, edges_of
 from shardtoll.analyzers.recorded.recorded import NO_STEP, Recorded
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import Kind, Role
-from shardtoll.analyzers.replay.event_order import lane_before_of, order_of
-from shardtoll.analyzers.replay.graph import dependencies
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import Kind, Role
+from shardtoll.analyzers.replay.events.event_order import lane_before_of, order_of
+from shardtoll.analyzers.replay.points.point_graph import dependencies
 from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]
@@ -37,8 +37,8 @@ _FROZEN: Final = 0.5
 """If a larger share of the work begins sooner, calls were written down with the work, and tell nothing."""
 _EQUAL_NS: Final = 10.0
 _MADE_UP: Final = 0.9
-"""Calls were made up from the work if so large a share of it begins equally long after them, to
-`_EQUAL_NS`: on real devices it is 0.5 %, in traces of Primus 99 %, 50 µs each."""
+"""Calls count as made up from the work if so large a share of it begins equally long after them, to
+`_EQUAL_NS`. On real devices the share is 0.5 %; in traces of Primus it is 99 %, 50 µs each."""
 _KINDS: Final = {
     "launch": Kind.HOST,
     "sync": Kind.SYNC,
@@ -77,7 +77,7 @@ class _Columns(Struct, frozen=True):
 
 
 def from_events(context: Context, most: int | None = None) -> Recorded | None:
-    """Return the graph; None where no events tell of steps that all ranks have, or launches tell nothing.
+    """Return the graph; None if no step has events of all ranks, or launches are unknown.
 
     `most`: as many nodes, whole steps, are kept at most.
     """
@@ -136,7 +136,7 @@ def _columns(
     ).astype(np.float64)
     end = start + frame["duration_ns"].to_numpy(dtype=np.float64)
     chosen = np.isin(step, steps)
-    # What lies between the steps kept the rank busy too.
+    # The rank was busy between the steps kept, too.
     first, last = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
     np.minimum.at(first, rank[chosen], start[chosen])
     np.maximum.at(last, rank[chosen], end[chosen])
@@ -283,8 +283,8 @@ def _recorded(
 def _first(context: Context, columns: _Columns, ranks: tuple[int, ...], step: int) -> Floats:
     """Return when each rank's first step begins: as long before its last end as its step row lasts.
 
-    Where the row ends with the step, that is where the row begins. Of a device that is a whole step behind
-    its host, the row ends with the host's step.
+    If the row ends with the step, the row begins there. If a device is a whole step behind its host, the row
+    ends with the host's step.
     """
     rows = context.step_rows[context.step_rows["step"] == step].drop_duplicates("rank").set_index("rank")
     lasts = rows["duration_ns"].reindex(list(ranks)).to_numpy(dtype=np.float64, na_value=np.nan)
@@ -323,7 +323,7 @@ def _free(columns: _Columns, before: Ints) -> Floats:
     """Return when the stream of each work was free for it: the work before had ended, and its waits."""
     free = np.where(before >= 0, columns.end[before], -np.inf)
     point = columns.kind == int(Kind.POINT)
-    # A wait takes no time of its own: it hands on when the stream was free and what it waited for had ended.
+    # A wait takes no time of its own. It hands on when the stream was free and the awaited work had ended.
     for place in np.flatnonzero(point).tolist():
         awaited = columns.end[columns.awaits[place]] if columns.awaits[place] >= 0 else -np.inf
         previous = before[place]

@@ -1,7 +1,8 @@
 """The event graph of recorded steps from their collectives alone, as live runs and plain traces have them.
 
 Each rank is one lane: its own time, its arrival at a collective, and what it does when that is complete. The
-data of a collective moves beside the lane. Steps begin anew with the ranks' recorded lead over each other.
+data of a collective moves outside the lane, at the same time. Steps begin anew with the ranks' recorded lead
+over each other.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import pandas as pd
 from shardtoll.analyzers.context.as_watched import PLACE
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
-from shardtoll.analyzers.replay.event_order import order_of
-from shardtoll.analyzers.replay.graph import Graph, graphs, long_graphs
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind, Role
+from shardtoll.analyzers.replay.events.event_order import order_of
+from shardtoll.analyzers.replay.points.point_graph import Graph, graphs, long_graphs
 from shardtoll.analyzers.shared.tally import numbered
 from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.records.record import PHASES
@@ -27,14 +28,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _KINDS: Final = (Kind.COMPUTE, Kind.COPY, Kind.HOST, Kind.GAP, Kind.CAPTURE)
-"""What own time divides into, in the order of `_shares`."""
+"""Kinds that own time divides into, in the order of `_shares`."""
 
 
 def from_points(context: Context, most: int | None = None) -> Recorded | None:
-    """Return the graph of the steps that `graphs` can make; None where there is none.
+    """Return the graph of the steps that `graphs` can make; None if there is none.
 
-    Of a live run the steps that all ranks watched, if there are any: capture slows the others.
-    `most`: as many nodes, whole steps, are kept at most.
+    In a live run the steps that all ranks watched, if there are any: capture slows the others. `most`: as
+    many nodes, whole steps, are kept at most.
     """
     made = long_graphs(context) if most is None else graphs(context)
     watched = watched_steps(context.ledger.tables["steps"])
@@ -145,7 +146,7 @@ def _rank(
 
 
 def _feed_more(part: _Part, graph: Graph, number: int, arrives: Ints, rows: Ints, arrival: Floats) -> None:
-    """Add a node for each collective that a rank's rows feed besides their own, when they arrive."""
+    """Add a node for each further collective that a rank's rows feed, at their arrival."""
     place = np.full(len(graph.match), -1, dtype=np.int64)
     place[rows] = arrives
     here = np.flatnonzero(place[graph.fed_by] >= 0)
@@ -238,8 +239,8 @@ def _joined(
 
 
 def _calls(context: Context) -> Ints:
-    """Return for each collective, by index in their frame, the number of its call: equal in steps that make
-    the same calls in the same order."""
+    """Return for each collective, by index in their frame, the number of its call. It is equal in steps that
+    make the same calls in the same order."""
     frame = context.collectives
     called = numbered(frame, PLACE)
     step = frame["step"].to_numpy(dtype=np.int64, na_value=-1)

@@ -22,7 +22,7 @@ class Nodes(Struct, frozen=True):
     start: Floats
     end: Floats
     asked: Floats
-    """When device work was launched; infinity where unknown, as of the waits of a stream."""
+    """When device work was launched; infinity if unknown, as for the waits of a stream."""
 
 
 class Edges(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Edges(Struct, frozen=True):
 
 
 def edges_of(nodes: Nodes, made: Messages) -> Edges:
-    """Return the edges of messages: the receiver's host goes on when the sender's device, or its host, was
+    """Return the edges of messages. The receiver's host goes on when the sender's device, or its host, was
     there and the data had come.
 
     If a receiver called so late that the data was there, its message took no longer than is usual between

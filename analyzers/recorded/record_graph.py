@@ -1,4 +1,4 @@
-"""Which graph of a run to replay: from events where traces have them, else from collectives."""
+"""Which graph of a run to replay: from events if traces have them, else from collectives."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ POINTS_IN_A_REPORT: Final = 12_000
 
 @once
 def short_record(context: Context) -> Recorded | None:
-    """Return the graph that a report can afford, of the first steps; None where nothing can be replayed, or a
+    """Return the graph that a report can afford, of the first steps. None if nothing can be replayed, or a
     step alone is too large."""
     return from_events(context, EVENTS_IN_A_REPORT) or from_points(context, POINTS_IN_A_REPORT)
 
 
 def recorded_graph(context: Context) -> Recorded | None:
-    """Return the graph of all recorded steps that can be replayed; None where there is none."""
+    """Return the graph of all recorded steps that can be replayed; None if there is none."""
     return from_events(context) or from_points(context)

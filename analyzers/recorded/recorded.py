@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.recorded.simulated import Simulated
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-from shardtoll.analyzers.replay.event_order import Order
-from shardtoll.analyzers.replay.graph import Graph
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.event_order import Order
+from shardtoll.analyzers.replay.events.outcome import Outcome
+from shardtoll.analyzers.replay.points.point_graph import Graph
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -34,8 +34,8 @@ class Recorded:
     """Its ranks are places in `ranks`."""
     order: Order
     source: Source
-    """events: launches, streams and waits of traces. points: collectives and the rank's own time between
-    them, of live runs, and of traces whose launches tell nothing."""
+    """`events`: launches, streams and waits of traces. `points`: collectives and the rank's own time between
+    them, of live runs, and of traces without usable launches."""
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     step: Ints
@@ -48,23 +48,23 @@ class Recorded:
     """[n] Place in `names`."""
     names: tuple[str, ...]
     module: Ints
-    """[n] Place in `names`; 0, the empty text, where not known."""
+    """[n] Place in `names`; 0, the empty text, if unknown."""
     unknown_ns: Floats
     """[n] The part of its gap or lag that no record explains."""
     asked_ns: Floats
     """[n] When the rank's own thread came to it: of device work, its launch."""
     graphs: tuple[Graph, ...]
-    """Of `points`: what each step was made from; else empty."""
+    """For `points`: the graph that each step was made from; else empty."""
     point: Ints
     """[n] Of own time in `points`: its place among the points of all `graphs`; else -1."""
     start_ns: Floats
     """[n] As recorded, on one clock, from the graph's zero."""
     end_ns: Floats
     call: Ints | None = None
-    """Of `points`: number of the call that a collective is, by its index in the frame. Equal in steps that
-    make the same calls, so that what is known of one step's rows says which nodes of another they are."""
+    """For `points`: number of the call that a collective is, by its index in the frame. Equal in steps that
+    make the same calls. So facts about one step's rows apply to the matching nodes of another."""
     first_ns: Floats | None = None
-    """[ranks] When each rank's first step begins; None where every step begins anew."""
+    """[ranks] Time at which each rank's first step begins; None if every step begins anew."""
     simulated: Simulated = field(default_factory=Simulated, init=False, repr=False, compare=False)
     """Outcomes of drafts of these steps."""
 
@@ -80,8 +80,9 @@ class Recorded:
     def step_times(self, outcome: Outcome) -> dict[tuple[int, int], float]:
         """Return (step, rank) -> how long the step lasted on the rank: from the end of the step before.
 
-        A step that begins anew lasts from its own first instant. A rank's first of steps that follow each
-        other lasts from `first_ns`: the host runs ahead of the device, and its lead is no part of the step.
+        A step that begins anew lasts from its own first instant. The first of steps that follow each other
+        lasts from `first_ns` on each rank. The host runs ahead of the device, and its lead is excluded from
+        the step.
         """
         times: dict[tuple[int, int], float] = {}
         ends = self._ends(outcome)
@@ -129,7 +130,7 @@ class Recorded:
     def spans_ns(self, outcome: Outcome, rank: int) -> list[tuple[float, float, int]]:
         """Return first and last instant, and the last node, of the time that a rank's steps last.
 
-        That is each step by itself, or all together where they follow each other.
+        A span is one step, or all together if they follow each other.
         """
         place = self.ranks.index(rank)
         ends = self._ends(outcome)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 
 MOST_KEPT: Final = 4
 """An edit at its band's middle and ends, and the bill so far. An outcome takes 48 bytes a node."""
@@ -22,7 +22,7 @@ class Simulated:
         """In order of use."""
 
     def outcome(self, edited: tuple[npt.NDArray[Any], ...], simulate: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome under these edited arrays; `simulate` makes it where it is not known."""
+        """Return the outcome under these edited arrays; `simulate` makes it if it is unknown."""
         digest = blake2b(digest_size=16)
         for array in edited:
             digest.update(array.data)

@@ -1,4 +1,4 @@
-"""What the interconnect allows: fabrics as data, cost models, calibration.
+"""The limits of the interconnect: fabrics as data, cost models, calibration.
 
 It is a door: it hands out what its rooms export, and holds no code of its own.
 Start reading in `model.cost`, and in `machines.fabric` for what a fabric is.

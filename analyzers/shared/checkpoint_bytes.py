@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Written(NamedTuple):
-    """What one checkpoint wrote, in the mean of the saves whose bytes are known."""
+    """Sizes and times of one checkpoint, in the mean of the saves whose bytes are known."""
 
     bytes: int
-    """Of all ranks that save."""
+    """Sum over all ranks that save."""
     blocked_ns: float
     """How long such a save blocks the rank that they block longest."""
 
@@ -23,8 +23,9 @@ class Written(NamedTuple):
 def written(rows: Iterable[Mapping[str, Any]]) -> Written | None:
     """Return what the rows of saves wrote: `rank`, `count`, `total_ns` and `bytes`, None if unknown.
 
-    Saves of unknown bytes, which failed or write on behind the steps, count in no mean: neither as bytes nor
-    as saves or time. None if all saves of a rank are unknown, for the others' are not those of a checkpoint.
+    Saves of unknown bytes (they failed, or go on after the steps) are left out of every mean: bytes, count
+    and time. None if a rank has only such saves, since the other ranks' bytes are not those of a whole
+    checkpoint.
     """
     by_rank: dict[int, list[int]] = {}
     for row in rows:

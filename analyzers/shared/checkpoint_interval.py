@@ -1,8 +1,8 @@
 """Checkpoints against failures: how often to write one, and what share of the time makes progress.
 
-Young 1974 and Daly 2006 ("A higher order estimate of the optimum checkpoint interval"): with a mean time
-between failures M and a checkpoint that blocks for d, the best interval is about sqrt(2 d M), by
-Daly's higher order sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d.
+With a mean time between failures M and a checkpoint that blocks for d, the best interval is about sqrt(2 d M)
+(Young 1974). Daly's higher order is sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d (Daly 2006, "A higher
+order estimate of the optimum checkpoint interval").
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def best_interval_s(blocked_s: float, mean_between_s: float) -> float:
 
 
 def goodput(interval_s: float, blocked_s: float, recovery_s: float, mean_between_s: float) -> float:
-    """Share of the time that makes progress which stays, failures being a Poisson process.
+    """Return the share of the time that makes progress, if failures are a Poisson process.
 
-    Daly's model of exponential failures: a piece of work of `interval_s` with its checkpoint takes
-    M exp(R/M) (exp((t + d)/M) - 1) on average.
+    Daly's model of exponential failures: work of `interval_s` and its checkpoint take M exp(R/M) (exp((t +
+    d)/M) - 1) on average.
     """
     if interval_s <= 0:
         return math.exp(-recovery_s / mean_between_s)

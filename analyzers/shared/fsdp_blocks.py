@@ -23,7 +23,7 @@ def too_small_shards(cause: str, message_bytes: int | None, count: int) -> bool:
 def left_by_larger(message_bytes: int, count: int) -> float:
     """Return the part of their time that is left if larger blocks send the same bytes in few messages.
 
-    One message's latency stays, and what the bytes take: as a message of `LATENCY_BELOW_BYTES` is latency,
-    those of a smaller one take at most the same part of its time. At most 1.
+    One message's latency stays. The bytes' time stays too. A message of `LATENCY_BELOW_BYTES` still takes
+    about a latency, so a smaller one spends at most its share of those bytes on transfer. At most 1.
     """
     return min(1.0, 1 / count + message_bytes / LATENCY_BELOW_BYTES)

@@ -16,7 +16,7 @@ class HasMemo(Protocol):
 
     @property
     def memo(self) -> Memo:
-        """What was made already."""
+        """Values made so far, by key."""
 
 
 C = TypeVar("C", bound=HasMemo)

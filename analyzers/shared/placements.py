@@ -44,8 +44,8 @@ def changes(before: str | None, after: str | None) -> tuple[tuple[str, str], ...
 def hidden(frame: pd.DataFrame) -> pd.Series[bool]:
     """Return for each collective whether DTensor inserted it because of an input's placement.
 
-    The norm of a sharded tensor is a sum over ranks, and a norm exists to reduce that, whatever the placement
-    of its input. No row of it counts as inserted (`clip_grad_norm_` under FSDP2 has one).
+    The norm of a sharded tensor is a sum over ranks: it must be reduced, whatever the placement of its input.
+    No row of it counts as inserted (`clip_grad_norm_` under FSDP2 has one).
     """
     implicit = frame["implicit"].fillna(False).astype(bool)
     return implicit & ~frame["placements_from"].fillna("").str.contains("NormPartial")

@@ -35,7 +35,7 @@ def quoted(name: str) -> str:
 
 
 def module(name: str | None) -> str:
-    """Return what gets a module by its name; `block` where it is not known or stands for several layers."""
+    """Return what gets a module by its name; `block` if it is unknown or stands for several layers."""
     if name is None or "*" in name:
         return "block"
     return f"model.get_submodule({quoted(name)})" if name else "model"
@@ -68,7 +68,7 @@ def call(
 
 
 def at(source: str | None, what: str = "at") -> str:
-    """Return a comment that names the user's line; empty where it is not known."""
+    """Return a comment that names the user's line; empty if the line is unknown."""
     shown = "".join(char if char.isprintable() else " " for char in source or "")
     line = " ".join(shown.split())
     return f"  # {what} {line}" if line else ""

@@ -1,4 +1,4 @@
-"""Of which messages a fingerprint is that of a sample: equal ones then do not prove equal bytes."""
+"""Messages with a fingerprint of a sample only: two equal fingerprints do not prove equal bytes."""
 
 from __future__ import annotations
 

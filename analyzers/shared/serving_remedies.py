@@ -1,4 +1,4 @@
-"""What to do in inference: an engine has no backward to hide communication behind, and no training loop."""
+"""Remedies for inference: an engine has no backward to hide communication behind, and no training loop."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Per-step figures of many groups of rows at once, with unknown kept apart from zero.
 
-A figure of a finding is a rank's mean over the steps that can tell (see `Context`), on the rank where
-that is largest: so it is never more than the same rank's row in the table of those steps. A step in which
-the rows do not occur counts as zero. A rank's step whose rows include an unknown value has an unknown sum
-and is left out of that rank's mean. Where nothing is known at all the figure is NA. Times may be of other
-steps than counts and bytes.
+A figure of a finding is one rank's mean over the steps with known values (see `Context`). It is the rank with
+the largest mean. So the figure never exceeds that rank's row in the table of those steps. A step without such
+rows counts as zero. A rank's step whose rows include an unknown value has an unknown sum and is left out of
+that rank's mean. If nothing is known, the figure is NA. Times may be of other steps than counts and bytes.
 """
 
 from __future__ import annotations
@@ -89,12 +88,12 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def number(value: Any) -> int | None:
-    """Return a cell of a nullable whole-number column as int, or None where it is NA."""
+    """Return a cell of a nullable whole-number column as int; None if it is NA."""
     return None if pd.isna(value) else int(value)
 
 
 def text(value: Any) -> str | None:
-    """Return a cell of a string column as str, or None where it is NA."""
+    """Return a cell of a string column as str; None if it is NA."""
     return None if pd.isna(value) else str(value)
 
 
@@ -117,17 +116,17 @@ class Line:
     count: int
     """Rows per step and rank, at least 1."""
     each: int | float
-    """The same for sentences: `count`, or the mean where that is below 1."""
+    """The same for sentences: `count`, or the mean if that is below 1."""
     calls: float
     """Rows per step, on the rank that has most in each step, as they are."""
     total: int
     """Rows in all."""
     unknown: int
-    """Rows of which a value was not known."""
+    """Number of rows with an unknown value."""
     ranks: tuple[int, ...]
 
     def text(self, column: str) -> str | None:
-        """Return what all rows have in a column, or None where that is unknown."""
+        """Return the value that all rows have in a column; None if unknown."""
         return text(self.first[column])
 
     def where(self, *columns: str, op: str | None = None, parameter: str | None = None) -> Where:
@@ -165,9 +164,9 @@ def tally(
     """Return the figures of `frame`'s groups by `columns`.
 
     `frame` must have `step` and `rank`, every step in `steps`; `values` are whole-number columns.
-    `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`. `times_in`: those of
-    `steps` that times, the columns `*_ns`, are means over, unless the group's rows there do not know them.
-    A group without rows there costs nothing there. Empty: all steps.
+    `over_ranks` is `max` (the slowest rank) or, if ranks do the same work, `mean`. `times_in`: those of
+    `steps` that times, the columns `*_ns`, are means over, unless the group's rows there do not know them. A
+    group without rows there costs nothing there. Empty: all steps.
     """
     number_of, first = codes(frame, columns)
     if "library" in frame:
@@ -253,9 +252,9 @@ class _Steps(Struct, frozen=True):
     starts: Codes
     """Places in `order`."""
     step: Codes
-    """Of each of `starts`."""
+    """One per entry of `starts`."""
     pair: Codes
-    """Of each of `starts`: the number of its group and rank."""
+    """One per entry of `starts`: the number of its group and rank."""
     pair_code: Codes
     pair_rank: Codes
 
@@ -307,7 +306,7 @@ def _figure(
     known_sum = np.add.reduceat(sums, of_pair)
     known_steps = np.add.reduceat(is_known.astype(np.int64), of_pair)
     unknown_steps = np.diff(of_pair, append=len(of.starts)) - known_steps
-    # A rank of which no row is known says nothing; steps without rows do not make that a zero.
+    # A rank without any known row has no figure; its steps without rows do not make that a zero.
     says = known_steps > 0
     means = np.divide(known_sum, steps - unknown_steps, out=np.full(len(says), np.nan), where=says)
     groups = np.flatnonzero(changes(of.pair_code))

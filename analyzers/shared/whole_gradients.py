@@ -25,8 +25,8 @@ _SAME: Final = 1e-6
 def gradients(report: Report) -> pd.DataFrame:
     """Return the rows of the values' table that are gradients inside a step, sketches as plain floats.
 
-    Where a rank looked at a parameter more than once in a step the last look counts. `finite` says
-    whether the sketch is known; a shard without elements is zero.
+    If a rank looked at a parameter more than once in a step, the last look counts. `finite` says whether the
+    sketch is known; a shard without elements is zero.
     """
     table = report.tables["values"]
     table = table.filter(
@@ -46,16 +46,16 @@ def gradients(report: Report) -> pd.DataFrame:
 def wholes(report: Report, frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row a step and parameter, indexed by both: the sketch of its whole gradient.
 
-    Further columns: `norm` of the whole gradient, estimated where parts of it are still to be added up;
-    `dims`, the dimensions it was sketched by; `covered`, the elements of its different
-    shards, `numel`, those of the whole where the parameters' table tells, else as covered; `spread`, how
-    far replicas of a shard lie apart, relative to the norm; `disagree`, whether plain tensors of the whole's
-    size differ between ranks; `dtype`; `finite`.
+    Further columns: `norm` of the whole gradient, estimated if parts of it are still to be added up; `dims`,
+    the dimensions it was sketched by; `covered`, the elements of its different shards. `numel` is the whole's
+    number of elements from the parameters' table, or `covered` if that table has none. `spread` is how far
+    replicas of a shard lie apart, relative to the norm. `disagree` says whether plain tensors of the whole's
+    size differ between ranks. The last two are `dtype` and `finite`.
 
-    Different shards are told by the rank's place on the mesh dimensions that the placements shard or
-    leave partial; replicas of one count once, that of the lowest rank. Where that place is not known, and
-    of plain tensors, equal sketches are replicas: a sketch counts by global position, so that those of
-    different shards differ.
+    A shard is identified by the rank's place on the mesh dimensions that the placements shard or leave
+    partial. Replicas of a shard count once, by the lowest rank. For plain tensors, and if that place is
+    unknown, equal sketches are replicas. A sketch depends on global positions, so different shards have
+    different sketches.
     """
     if frame.empty:
         none: pd.DataFrame = frame.set_index(list(KEYS))
@@ -76,7 +76,7 @@ def wholes(report: Report, frame: pd.DataFrame) -> pd.DataFrame:
     result["finite"] = frame.groupby(list(KEYS))["finite"].all()
     result["dtype"] = groups["dtype"].first()
     result["dims"] = groups["shape"].first().str.count(",") + 1
-    # Plain tensors of which nothing is known are copies, not shards.
+    # Plain tensors without known placements are copies, not shards.
     most = groups["numel"].max().where(groups["placements"].count() == 0, result["covered"]).astype("int64")
     numels = result.index.get_level_values("name").map(_numels(report))
     result["numel"] = np.where(pd.isna(numels), most, numels).astype(np.int64)
@@ -99,9 +99,9 @@ def _norms(result: pd.DataFrame, once: pd.DataFrame) -> Numbers:
 
 
 def _disagreeing(result: pd.DataFrame, once: pd.DataFrame) -> pd.DataFrame:
-    """Mend the parameters whose plain copies differ: more elements than the whole has are no shards.
+    """Correct the rows of parameters whose plain copies differ: they hold more elements than the whole.
 
-    The whole is then what the lowest rank holds, and the spread tells how far the others are from it.
+    The whole is then the lowest rank's tensor, and `spread` says how far the others are from it.
     """
     plain = once["placements"].isna()
     over = result.index[result["covered"] > result["numel"]]
@@ -123,10 +123,10 @@ def _disagreeing(result: pd.DataFrame, once: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shards(report: Report, frame: pd.DataFrame) -> pd.Series[str]:
-    """Return which part of the whole each row is, as `0,~1`; empty where that cannot be told so.
+    """Return the part of the whole that each row is, as `0,~1`; empty if the placements do not say.
 
-    One number a mesh dimension that shards; with `~` one that holds parts of a sum, which cover the same
-    elements.
+    One number per mesh dimension that shards; `~` marks a dimension that holds parts of a sum, which cover
+    the same elements.
     """
     parts = frame[["rank", "placements", "mesh_dims"]].drop_duplicates()
     names = [
@@ -180,7 +180,7 @@ def _by_sketch(frame: pd.DataFrame) -> pd.Series[str]:
 
 
 def _close(sketch: Numbers, other: Numbers) -> npt.NDArray[np.bool_]:
-    """Say of each sketch whether the other is that of the same values; unknown ones are alike."""
+    """Return for each sketch whether both describe the same values; two unknown ones count as the same."""
     off = np.nan_to_num(np.abs(sketch - other)).max(axis=-1)
     size = np.nan_to_num(np.maximum(np.abs(sketch), np.abs(other))).max(axis=-1)
     alike: npt.NDArray[np.bool_] = (off <= _SAME * size) & (np.isnan(sketch) == np.isnan(other)).all(axis=-1)

@@ -14,7 +14,7 @@ NAMED = 3
 
 
 def warnings(runs: TwoRuns) -> tuple[str, ...]:
-    """Return one sentence for each way in which the runs are not alike, as `world size 4 before, 8 after`."""
+    """Return one sentence for each way in which the runs differ, as `world size 4 before, 8 after`."""
     before, after = runs.reports
     was, other = before.run, after.run
     steps = [report.tables["steps"] for report in (before, after)]
@@ -60,7 +60,7 @@ def _apart(what: str, before: object, after: object) -> str | None:
 
 
 def _parameters(before: Report, after: Report) -> list[str]:
-    """Compare names, whole shapes and dtypes of the models, where both runs recorded them."""
+    """Compare names, whole shapes and dtypes of the models, if both runs recorded them."""
     recorded = []
     for report in (before, after):
         frame = report.parameters.drop_duplicates("name")

@@ -5,15 +5,14 @@ go. Four things are done about that.
 
 - Blocks of neighbouring steps are drawn again, not steps (circular block bootstrap: Politis and Romano, "A
   circular block-resampling procedure for stationary data", 1992). All rows of a run are drawn together.
-- Block means still hang together: load of hosts is self-similar (Dinda, "The statistical properties of
-  host load", Scientific Programming, 1999: Hurst parameters of 0.73 to 0.99, most of them high), so the
-  mean of b blocks varies by b^(H - 1) of one block's spread, not by b^(-1/2). `HURST` is the H that is
-  taken, the low end of those; whether the intervals hold with it is what benchmarks/compare_noise.py
-  measures.
-- The intervals hold together: the largest studentised deviation over all rows sets how many standard
-  errors wide they are (max-T: Westfall and Young, 1993), with Student's t for the few blocks.
-- What differs from run to run is in neither run (Kalibera and Jones, "Rigorous benchmarking in reasonable
-  time", 2013): a share of each time, `floor`, is added.
+- Block means still depend on each other, as load of hosts is self-similar. Its Hurst parameters are 0.73 to
+  0.99, most of them high (Dinda, "The statistical properties of host load", Scientific Programming, 1999). So
+  the mean of b blocks varies by b^(H - 1) of one block's spread, not by b^(-1/2). `HURST` is the low end of
+  those. benchmarks/compare_noise.py measures whether the intervals hold with it.
+- The intervals hold together. The largest studentised deviation over all rows sets how many standard errors
+  wide they are (max-T: Westfall and Young, 1993). Student's t is used, as blocks are few.
+- Differences from run to run are in neither run (Kalibera and Jones, "Rigorous benchmarking in reasonable
+  time", 2013). So a share of each time, `floor`, is added.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ RUN_NOISE: Final = 0.005
 """Share of a time by which runs of one program differ on one quiet machine: layout in memory, clocks."""
 HURST: Final = 0.75
 MOST_STEPS: Final = 400
-"""Of longer runs neighbouring steps are folded into so many."""
+"""Steps at most: in longer runs neighbouring steps are folded into so many."""
 LEAST_BLOCKS: Final = 5
 POWER: Final = NormalDist().inv_cdf(0.8)
 """Standard errors by which a change must exceed the interval's half to be seen in four of five cases."""
@@ -102,8 +101,8 @@ def student(normal: float, freedom: Array) -> Array:
 def block_length(series: Array) -> int:
     """Return how many neighbouring steps are drawn together: more where they hang together longer.
 
-    At least n^(1/3), the order that makes the bootstrap's variance best; twice the integrated
-    autocorrelation time, summed while positive (Geyer, 1992); at most as many as leave `LEAST_BLOCKS`.
+    At least n^(1/3), the order that makes the bootstrap's variance best. At least twice the integrated
+    autocorrelation time, summed while positive (Geyer, 1992). At most as many as leave `LEAST_BLOCKS`.
     """
     count = len(series)
     centred = series - series.mean()

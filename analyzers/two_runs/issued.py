@@ -1,4 +1,4 @@
-"""How many collectives and bytes a step issued: one count for every command that compares two runs.
+"""Number of collectives and bytes that a step issued: one count for every command that compares two runs.
 
 A figure is a mean over the ranks seen, in the steps whose times are compared.
 """
@@ -22,7 +22,7 @@ BYTES = "message bytes"
 
 
 class Issued(Struct, frozen=True):
-    """What the compared steps of one run issued."""
+    """Collectives and bytes that the compared steps of one run issued."""
 
     calls: Array
     """(steps,): collectives, a mean over ranks."""

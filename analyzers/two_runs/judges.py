@@ -19,8 +19,8 @@ Judge = Callable[[], Change]
 LEAST_SHARE: Final = 0.001
 """Part of the step below which no time's change is worth saying."""
 UNVOUCHED: Final = 3
-"""Where equal operators took another time on a shared machine, times that no such operator vouches for are
-judged only beyond so many times that share. Waiting and idle time is stretched more than compute."""
+"""If equal operators took another time on a shared machine, times without such an operator are judged only
+beyond this multiple of that share. Waiting and idle time is stretched more than compute."""
 EQUAL: Final = 1e-9
 """Sums over ranks of whole numbers, divided by their count, agree to that."""
 
@@ -32,7 +32,7 @@ def mean(values: Array | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What differs from run to run of one program."""
+    """Differences from run to run of one program."""
 
     noise: float
     """A share of each time."""
@@ -41,7 +41,7 @@ class Floor:
     step_ns: float
 
     def of(self, before: Array | None, after: Array | None) -> float:
-        """Return it for a time that nothing vouches for, in ns; 0 where that is unknown."""
+        """Return it for a time that nothing vouches for, in ns; 0 if that is unknown."""
         if before is None or after is None:
             return 0.0
         return self.share_of(self.noise + UNVOUCHED * self.off, np.abs(before), np.abs(after))
@@ -70,8 +70,8 @@ class Rows:
     ) -> Judge:  # fmt: skip
         """Add a noisy row and return what judges it; None if it is not known.
 
-        `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each
-        step of each run; the row is judged against that, which takes out what all rows have in common.
+        `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each step of
+        each run. The row is judged against that, which takes out what all rows have in common.
         """
         means = tuple(None if row is None or not len(row) else float(row.mean()) for row in (before, after))
         if before is None or after is None or not self.enough or None in means:
@@ -97,7 +97,7 @@ class Rows:
         self, name: str, before: Array | None, after: Array | None, *,
         unit: str | None = None, scale: float = 1.0, at_least: tuple[bool, bool] = (False, False),
     ) -> Judge:  # fmt: skip
-        """Add a row without noise: compared as it is where no run varies, else like a time; None unknown.
+        """Add a row without noise: compared as it is if no run varies, else like a time; None unknown.
 
         `scale`: what the figures after are times, for another amount of work a step. A figure that is the
         same a step, or the same for equal work, is no change. `at_least`: see `Change`.

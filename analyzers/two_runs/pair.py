@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class TwoRuns(Struct, frozen=True):
-    """What `compare` and `verify` both start from."""
+    """The common start of `compare` and `verify`."""
 
     reports: tuple[Report, Report]
     chosen: tuple[Chosen, Chosen]
@@ -30,7 +30,7 @@ class TwoRuns(Struct, frozen=True):
 
     @classmethod
     def of(cls, before: Report, after: Report, warm_up: int | None = None) -> TwoRuns:
-        """Return them with their steps chosen as `choose` says; UsageError where `warm_up` leaves none."""
+        """Return them with their steps chosen as `choose` says; UsageError if `warm_up` leaves none."""
         chosen = choose(before, after, warm_up)
         timed = step_series(before, chosen[0].timed), step_series(after, chosen[1].timed)
         return cls((before, after), chosen, timed)
@@ -47,8 +47,8 @@ class TwoRuns(Struct, frozen=True):
     def slowest_change(self) -> Change:
         """Return how the step of the slowest rank changed, with an interval that holds for that time alone.
 
-        Of few steps only: it is shown, and nothing is claimed from it. Of enough steps `compare` judges that
-        time, together with all others.
+        With few steps it is shown, but proves nothing. With enough steps `compare` judges
+        that time, together with all others.
         """
         before, after = self.slowest
         rows = Rows(self.slowest, min(len(before), len(after)) >= LEAST_INTERVAL)

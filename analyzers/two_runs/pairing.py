@@ -19,9 +19,9 @@ def pair_alike(
     key: Callable[[_T], Hashable],
     likeness: Callable[[_T, _T], Any],
 ) -> dict[int, int]:
-    """Return number in `before` -> number in `after`, the most alike first, then in the order of the lists.
+    """Return number in `before` -> number in `after`: the most similar first, then by the lists' order.
 
-    `likeness` returns None if two are no pair. It must not tell apart what has one key.
+    `likeness` returns None if two are no pair. It must treat all items of one key equally.
     """
     mine, theirs = _by_key(before, key), _by_key(after, key)
     alike: dict[Any, dict[int, list[deque[int]]]] = {}

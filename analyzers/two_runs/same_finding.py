@@ -14,7 +14,7 @@ from shardtoll.ledger import Finding, Report, Where
 
 _SOURCE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?: \((?P<function>.*)\))?$")
 _APART: Final = ("parameter", "phase", "mesh_dim", "op")
-"""Parts of a place that a change elsewhere leaves as they are: where both are known they must agree."""
+"""Parts of a place that a change elsewhere leaves as they are: if both are known they must agree."""
 
 
 class _Line(Struct, frozen=True):
@@ -64,10 +64,10 @@ def both_bills(before: Report, after: Report) -> list[tuple[Numbered | None, Num
 
 
 def likeness(finding: Finding, other: Finding) -> tuple[int, int] | None:
-    """Return how much speaks for the two being one finding; None where something speaks against it.
+    """Return how much speaks for both being one finding; None if something speaks against it.
 
-    Unknown on one side speaks for nothing. A module or a line may differ where the rest of the place is
-    told well enough without it: the code was renamed or moved.
+    Unknown on one side speaks for nothing. A module or a line may differ if the rest of the place identifies
+    it well enough. Then the code was renamed or moved.
     """
     if finding.kind != other.kind or late_rank(finding) != late_rank(other):
         return None
@@ -104,7 +104,7 @@ def late_rank(finding: Finding) -> int | None:
 def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int]:
     """Return index in `before` -> index in `after` of the same finding; each is in one pair at most.
 
-    The pairs most alike are made first; in the order of the bills where several are as much alike.
+    The most similar pairs are made first; equally similar ones in the order of the bills.
     """
     left = dict(enumerate(before)), dict(enumerate(after))
     files = [{line.file for each in bill if (line := _line(each.where.source))} for bill in (before, after)]

@@ -26,7 +26,7 @@ LEAST_STEPS: Final = 8
 """Fewer steps say too little of how much a step varies."""
 
 PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattributed")
-"""What a step divides into: exposed communication is moving and waiting for other ranks."""
+"""Parts of a step: exposed communication is moving and waiting for other ranks."""
 
 ALL_ELSE: Final = "computing and all else"
 """The rest of a watched step, of which only collectives are known."""
@@ -53,10 +53,10 @@ class Chosen:
 
 
 def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[Chosen, Chosen]:
-    """Return the steps of both runs, like with like: watched ones where both have them, else surveyed ones.
+    """Return the steps of both runs, like with like: watched ones if both have them, else surveyed ones.
 
-    `warm_up`: so many first steps are left out; None: `WARM_UP`, or 1 of a short run, and those after them
-    that are slow against the rest. Raises UsageError where it leaves a run no step.
+    `warm_up`: number of first steps that are left out. None: `WARM_UP`, or 1 of a short run, and those after
+    them that are slow against the rest. Raises UsageError if it leaves a run no step.
     """
     kinds = []
     for report in (before, after):
@@ -95,8 +95,9 @@ def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[C
 def _settled(report: Report, chosen: Chosen) -> Chosen:
     """Return it without the leading steps that are slow against the rest, as long as enough are left.
 
-    Slow: longer than the median of the steps after them by `SLOW` of their standard deviations (as the median
-    absolute deviation tells it), and by `SLOW_SHARE`. One such step widens every interval of a short run.
+    Slow: longer than the median of the steps after them by two limits. These are `SLOW` of their standard
+    deviations (from the median absolute deviation), and `SLOW_SHARE`. One such step widens every interval of
+    a short run.
     """
     table = in_steps(report.tables["steps"], chosen.timed).select(["step", "duration_ns", "capture_ns"])
     sums = table.group_by("step").aggregate([("duration_ns", "mean"), ("capture_ns", "mean")]).sort_by("step")
@@ -129,9 +130,9 @@ class StepSeries:
     """(steps,): own work on the rank whose mean is longest."""
     slowest_rank: int | None
     untold: int = 0
-    """Steps in which nothing told a rank how long communication was exposed."""
+    """Steps without a record of how long communication was exposed on a rank."""
     at_least: int = 0
-    """Steps of which a lower bound of exposed communication is known: what lacks is in the rest."""
+    """Steps with only a lower bound of exposed communication; the missing part counts as rest."""
 
     @property
     def told(self) -> bool:
@@ -148,8 +149,8 @@ class StepSeries:
     def shown(self, *, exposure_told: bool, alike: bool = True) -> Array:
         """Return the parts, with all that is not known apart in the last one.
 
-        That is exposed communication unless `exposure_told`, and what only a survey tells unless the steps of
-        both runs are `alike`: the watched ones have no such figure.
+        Exposed communication is unknown unless `exposure_told`. Figures of surveys are unknown too, unless
+        the steps of both runs are `alike`: watched steps do not have them.
         """
         parts: Array = self.parts.copy()
         if not alike:
@@ -204,8 +205,8 @@ def step_series(report: Report, numbers: tuple[int, ...]) -> StepSeries:
 def waiting(report: Report, numbers: tuple[int, ...], steps: pd.DataFrame) -> pd.Series[float]:
     """Return for each row of `steps` the exposed time in which the rank waited for others to arrive.
 
-    Of a collective it is what is exposed beyond its transfer; where ranks were not matched it is not known,
-    and all of it counts as moving.
+    For a collective it is the exposed time beyond its transfer. If ranks were not matched it is unknown, and
+    all of it counts as moving.
     """
     table = in_steps(report.tables["collectives"], numbers)
     table = table.filter(

@@ -1,15 +1,15 @@
 """Whether two runs made the same gradients, however each of them is sharded.
 
-Tolerance. Two right programs add the same numbers in another order; how far that takes a gradient follows
-from the spacing eps of the coarsest dtype that it went through. The tolerance is sqrt(eps), relative to the
-gradient's norm: 3.5e-4 for float32, 8.8e-2 for bfloat16 (why: see the gradient check). A gradient that
-is zero but for rounding is held to eps times the root mean square of all gradients. Each optimizer step
-builds on the rounding of the one before: the tolerance grows by `GROWTH` a step, up to `MOST`.
+Tolerance. Two right programs add the same numbers in another order. The effect on a gradient follows from the
+spacing eps of the coarsest dtype that it went through. The tolerance is sqrt(eps), relative to the gradient's
+norm: 3.5e-4 for float32, 8.8e-2 for bfloat16 (why: see the gradient check). A gradient that is zero but for
+rounding is held to eps times the root mean square of all gradients. Each optimizer step builds on the
+rounding of the one before: the tolerance grows by `GROWTH` a step, up to `MOST`.
 
-Real mistakes are far outside: a reduction missing over n ranks is off by (n - 1)/n or by about sqrt(1 - 1/n),
+Real mistakes are far outside. A reduction missing over n ranks is off by (n - 1)/n or by about sqrt(1 - 1/n),
 a doubled one by 1. The distance is estimated from the eight numbers of a sketch, and may be off by a factor
-of three. That is little next to the three orders of magnitude between rounding in float32 and a mistake, and
-less than the one order in bfloat16.
+of three. This is little next to the three orders of magnitude between rounding in float32 and a mistake. It
+is less than the one order in bfloat16.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COLUMNS: Final = list(SKETCH_COLUMNS)
 def compare(before: Report, after: Report, judged: tuple[Finding, ...]) -> Gradients:
     """Return whether the gradients are equal, step by step, in every step that both runs looked at.
 
-    `judged`: the findings to be gone; where one of them says that gradients are wrong, they are expected to
+    `judged`: the findings to be gone; if one of them says that gradients are wrong, they are expected to
     change.
     """
     expected = any(finding.kind in EXPECT_CHANGE for finding in judged)
@@ -133,7 +133,7 @@ def _measured(both: pd.DataFrame, floor: float) -> pd.DataFrame:
 def _ranks_agree(wrong: pd.DataFrame, before: pd.DataFrame, after: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Say of each row whether every rank holds the same values in both runs, though replicas differ.
 
-    What looks like replicas may be parts of different parameters of one name, as the experts of a rank.
+    Apparent replicas may be parts of different parameters of one name, as the experts of a rank.
     """
     if wrong.empty:
         return np.zeros(0, dtype=bool)
@@ -226,7 +226,7 @@ def _eps(before: Report, after: Report) -> float:
 
 
 def _inputs(before: Report, after: Report) -> str:
-    """Return a warning where both runs recorded their batches and read other ones."""
+    """Return a warning if both runs recorded their batches and read other ones."""
     hashes = []
     for report in (before, after):
         rows = report.tables["values"]

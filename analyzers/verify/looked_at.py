@@ -21,7 +21,7 @@ def _values(*kinds: str) -> Looked:
 
 
 def _states(report: Report) -> bool:
-    # What parameters began with is taken with gradients too.
+    # Initial parameters are recorded for gradients too.
     values = report.tables["values"].select(["kind", "step"])
     after = values.filter(pc.is_valid(values.column("step")))
     return bool({"parameter", "buffer"} & {*pc.unique(after.column("kind")).to_pylist()})
@@ -40,7 +40,7 @@ def _rows(table: str) -> Looked:
 
 
 EPOCH_ORDER: Final = "epoch order"
-"""What a finding about the order of batches is told by, in `where.op`: only whole epochs show it."""
+"""Value of `where.op` that marks a finding about the order of batches: only whole epochs show it."""
 
 
 def _batches(report: Report) -> int:
@@ -127,7 +127,7 @@ LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
 }
 """Kind -> what a run must have looked at, in words that follow `the run after`, and how to have it do so.
 
-Every kind has an entry. Watched steps tell some times too, but not what takes them; a run that looked at less
+Every kind has an entry. Watched steps show some times too, but not their causes. A run that looked at less
 than the one before is not asked to prove anything. A `hang` is asked for by steps: `_stands_before`."""
 
 NOT_IN_TRACES: Final = (
@@ -140,7 +140,7 @@ NOT_IN_TRACES: Final = (
 
 
 def unseen(finding: Finding, before: Report, after: Report) -> str | None:
-    """Return why the absence of the finding in the run after proves nothing; None where it does.
+    """Return why the absence of the finding in the run after proves nothing; None if it proves something.
 
     Only what the run before looked at, and so may have found it by, is asked of the run after.
     """

@@ -24,8 +24,8 @@ _BARE: Final = Fabric("none", "none", "none")
 def parts(both: pd.DataFrame, reports: Sequence[Report]) -> pd.Series[bool]:
     """Say of each row of `both`, the wholes of two runs, whether its ranks hold parts rather than copies.
 
-    They do where the ranks disagree in both runs and neither run shows that they hold one parameter:
-    by a wrapper, by reductions that name it, or by equal values at the start.
+    They hold parts if the ranks disagree in both runs and neither run shows that they hold one parameter. A
+    wrapper, reductions that name it, or equal values at the start would show that.
     """
     are_parts: pd.Series[bool] = both["disagree_before"].astype(bool) & both["disagree_after"].astype(bool)
     if are_parts.any():
@@ -42,8 +42,8 @@ def by_rank(
 ) -> tuple[pd.DataFrame, pd.Series[bool]]:
     """Return `both` with the chosen rows measured rank by rank, and which rows cannot be.
 
-    `frames`: the gradients of each run. A row cannot be compared where other ranks hold it in the other run,
-    or in another shape.
+    `frames`: the gradients of each run. A row cannot be compared if other ranks hold it in the other run, or
+    in another shape.
     """
     unlike = pd.Series(data=False, index=both.index)
     if not rows.any():

@@ -15,7 +15,7 @@ from shardtoll.ledger.report.scores import KindScore, Score, ScoredFinding
 from shardtoll.ledger.words.human import duration
 
 ENDS: Final = ("saving_ns", "saving_low_ns", "saving_high_ns")
-"""Of a finding: what it is predicted to save, and the ends of its band."""
+"""A finding's fields for its predicted saving, and for the ends of its band."""
 
 
 _NAMES: Final = ("the run before", "the run after")
@@ -25,8 +25,8 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
     """Compare what the judged findings predicted with what the step's time became.
 
     Whether the step changed is what `compare` says of it: both commands judge by one rule.
-    A saving is an upper bound, or the high end of a band is one, so it is kept where the step became shorter
-    by no more than that; what the `rest` of the bill predicted of what is gone with it counts too, for the
+    A saving is an upper bound, or the high end of a band is one. So it is kept if the step became shorter by
+    no more than that. The prediction of the `rest` of the bill counts too if its finding is gone as well: the
     step's time knows no cause.
     """
     counts = len(runs.slowest[0]), len(runs.slowest[1])
@@ -58,7 +58,7 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
         )
     slowed = runs.each(_slowed)
     if slowed[0] != slowed[1]:
-        # What a survey costs besides its own time on record would count as saved.
+        # A survey's cost beyond its own recorded time would count as saved.
         kept, why = "cannot be told", "one of the runs was only surveyed: its steps are slower for that"
     return Saving(
         before_ns=step,
@@ -92,8 +92,8 @@ def _capped(predicted: int | None, step: int | None) -> int | None:
 
 
 def _predicted(judged: Iterable[Judged], end: str = "saving_ns") -> int | None:
-    """Return what all that is gone, or smaller, was to save, or an end of its band; None where nothing was
-    claimed for it. An upper bound's band goes down to 0."""
+    """Return the predicted saving of all findings that are gone or smaller, or an end of its band; None if
+    nothing was claimed for them. An upper bound's band goes down to 0."""
     parts = []
     for each in judged:
         if each.finding.saving_ns is None or not _counts(each):
@@ -151,7 +151,7 @@ def _whole(value: float | None) -> int | None:
 
 
 def history(scores: Sequence[Score]) -> list[KindScore]:
-    """Return one line a kind, most verified first. Of a pair of runs verified again the last time counts."""
+    """Return one line a kind, most verified first. For a pair verified again the last time counts."""
     last: dict[tuple[str, str, str], tuple[ScoredFinding, Score]] = {}
     for score in scores:
         for finding in score.findings:
@@ -174,7 +174,7 @@ def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
     held = [
         score.held
         for score in _once(score for finding, score in of if finding.replayed and finding.verdict == "gone")
-        # Lines of earlier versions say held of what cannot be told.
+        # Lines of earlier versions say held even if the outcome is unknown.
         if score.held is not None and score.kept != "cannot be told"
     ]
     return KindScore(
@@ -197,7 +197,7 @@ def _once(scores: Iterable[Score]) -> list[Score]:
 
 
 def _ratio(score: Score) -> float | None:
-    """Return measured / predicted; None where the step's time varies by more than was predicted."""
+    """Return measured / predicted; None if the step's time varies by more than was predicted."""
     if score.measured_ns is None or score.low_ns is None or score.high_ns is None or not score.predicted_ns:
         return None
     if score.high_ns - score.low_ns > 2 * score.predicted_ns:

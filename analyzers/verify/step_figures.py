@@ -35,8 +35,8 @@ def figures(runs: TwoRuns) -> tuple[Quantity, ...]:
 
     The parts add up to that rank's step. The steps are those that are compared, so the first ones, which set
     things up, are left out. If no step was surveyed, they are the timed ones, without the parts that only a
-    survey tells. Names say which steps they are. Without surveyed steps exposed communication is of those
-    steps that tell it, on the rank where it is most; a lower bound if that of a collective is unknown.
+    survey tells. Names say which steps they are. Without surveyed steps, exposed communication is of the
+    steps that know it, on the rank with the most. It is a lower bound if that of a collective is unknown.
     Collectives and bytes are those that `compare` counts: of the timed steps, a mean over the ranks.
     """
     figures_of = runs.each(_of)

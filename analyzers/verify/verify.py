@@ -1,4 +1,4 @@
-"""What a change did: findings gone or not, gradients equal or not, saving kept or not. Two reports in."""
+"""Effects of a change: findings gone or not, gradients equal or not, saving kept or not. Two reports in."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ MOST_LEFT: Final = 1 / 6
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
     """Compare two runs, called `names`.
 
-    `wanted`: numbers on the bill of the run before, or kinds; none means its errors, and those warnings that
-    a fix takes away whatever the machine does. Its other warnings are of times, which vary from run to run
-    (late ranks, exposed communication): they are told, not judged. What is said about the record itself is
-    never judged unless it is wanted. Raises UsageError where the run before has no such finding.
+    `wanted`: numbers on the bill of the run before, or kinds. None given means its errors, and the warnings
+    that a fix removes on any machine. Its other warnings are of times, which vary from run to run (late
+    ranks, exposed communication): they are shown, not judged. Findings about the record itself are never
+    judged unless wanted. Raises UsageError if the run before has no such finding.
     """
     runs = TwoRuns.of(before, after)
     bills = both_bills(before, after)

@@ -1,10 +1,8 @@
-"""What a change to recorded steps would save: edits of their event graph, replayed.
+"""Predicts the saving of a change to recorded steps: edits of their event graph, replayed.
 
-It may import `analyzers.context`, `analyzers.findings.needless`, `analyzers.findings.origins`,
-`analyzers.findings.stages`, `analyzers.findings.stragglers`, `analyzers.forecast.compute`,
-`analyzers.forecast.plan`, `analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`,
-`analyzers.roofline`, `analyzers.roofline.model`, `analyzers.shared`, `analyzers.two_runs`, `ledger`,
-`ledger.answers`, `ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`.
-Start reading in `answer`: `asked` and `remedies` make the edits, `draft` applies them, `replayed` has saving
-and band, `doubt` what the band is made of.
+It may import `analyzers.context`, `analyzers.recorded`, `analyzers.replay.events`, `analyzers.roofline`,
+`analyzers.shared`, `analyzers.two_runs`, `analyzers.whatif.edits`, `ledger`, `ledger.answers`,
+`ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`.
+Start reading in `answer`: `edits` holds the changes to a step, `replayed` has saving and band, `doubt` what
+the band is made of.
 """

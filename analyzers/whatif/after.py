@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.whatif.anatomy import parts_by_rank
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.levels import surveyed_steps
 from shardtoll.ledger.records.record import PHASES
@@ -38,9 +38,9 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     """Return the replayed steps' ledger with the times of `after`, and where its collectives stood in
     `ledger`; `before` is the unedited outcome.
 
-    What the replay does not tell, it leaves out: lead-ups, values, events, findings made while the job ran.
-    Steps that were not replayed, as surveyed ones of a live run, stay as they are, without the calls that are
-    gone.
+    Facts that the replay does not give are left out: lead-ups, values, events, findings made while the job
+    ran. Steps that were not replayed, as surveyed ones of a live run, stay as they are, without the calls
+    that are gone.
     """
     recorded = draft.recorded
     tables = dict(ledger.tables)
@@ -92,7 +92,7 @@ def _collectives(
     exposed = table.column("exposed_ns").to_numpy(zero_copy_only=False).astype(np.float64)
     start = table.column("start_ns").to_numpy(zero_copy_only=False).astype(np.float64)
     duration = table.column("duration_ns").to_numpy(zero_copy_only=False).astype(np.float64)
-    # What hid of a collective before still hides, as far as it lasts so long.
+    # The part of a collective that was hidden before still hides, if it lasts so long.
     hidden = np.maximum(0.0, was - exposed)
     new = {
         "start_ns": np.where(known, start + shift, start),

@@ -1,4 +1,4 @@
-"""What a simulated step consists of on each rank: compute, exposed communication and copies, the rest."""
+"""Parts of a simulated step on each rank: compute, exposed communication and copies, the rest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.ledger.answers.what_if import Parts
 
 Floats = npt.NDArray[np.float64]
@@ -23,11 +23,12 @@ _COMPUTE = (Kind.COMPUTE, Kind.OPTIMIZER)
 def parts_by_rank(
     recorded: Recorded, outcome: Outcome, anchor: float = 1.0, step_factor: float = 1.0
 ) -> dict[int, Parts]:
-    """Return rank -> parts per step. An instant belongs to the first that is busy, in the order of the parts;
-    what a rank waits in a collective is communication.
+    """Return rank -> parts per step. An instant belongs to the first busy part, in the order of the parts. A
+    rank's waiting in a collective is communication.
 
-    `anchor`: times as long everything is, see `Replayer.anchor`. `step_factor`: times as long the step is
-    beyond that, by what no node stands for, see `Draft.step_factor`: the rest grows and shrinks, no compute.
+    `anchor`: times as long everything is, see `Replayer.anchor`. `step_factor`: how many times longer the
+    step is beyond that, without a node for it, see `Draft.step_factor`. The rest grows and shrinks, compute
+    does not.
     """
     times: dict[int, list[float]] = {}
     for (_, rank), time in recorded.step_times(outcome).items():
@@ -87,7 +88,7 @@ def changed_as(on_record: Parts, replayed: Parts, after: Parts) -> Parts:
     """Return the parts on record with what the replayed ones change by.
 
     Replay divides a rank's own time under a collective by its own rule, as its record has no events there. A
-    part that shrinks does so in proportion, and is gone if replay has none left; one that grows does so by as
+    part that shrinks does so in proportion, and is gone if replay has none left. One that grows does so by as
     much.
     """
     step, *parts = (

@@ -16,12 +16,12 @@ from shardtoll.analyzers.roofline import (
     with_device,
 )
 from shardtoll.analyzers.whatif.anatomy import of_step
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.bills import changed_bill
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, Report, UsageError
 from shardtoll.ledger.answers.what_if import WITHOUT_CAPTURE, Change, Parts, RankParts, WhatIf

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.two_runs.same_finding import paired, place
 from shardtoll.analyzers.whatif.after import ledger_with
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, analyze
 
@@ -22,7 +22,7 @@ _UNCHANGED: Final = ("trust", "correctness")
 @dataclass(frozen=True, slots=True)
 class _Billed:
     number: int
-    """Of the finding on its bill."""
+    """Number of the finding on its bill."""
     finding: Finding
     rows: frozenset[int]
     """Its collectives, by where they stand in the record."""
@@ -33,9 +33,9 @@ def changed_bill(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the findings that vanish with the change and those that appear; not those of the record.
 
-    A record tells more than a replay of it. So a finding vanishes only if replay without the change shows it,
-    or if the change is its own fix: `fixed` are such numbers of `bill`. Nor does one appear that replay
-    without the change shows too.
+    A record tells more than a replay of it. So a finding vanishes in two cases: replay without the change
+    shows it, or the change is its own fix. `fixed` are such numbers of `bill`. Nor does one appear that
+    replay without the change shows too.
     """
     ledger = made.context.ledger
     was = _billed(bill, np.arange(ledger.tables["collectives"].num_rows))

@@ -10,12 +10,12 @@ from msgspec import Struct
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.recorded.recorded import Recorded, slowest_ns
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.two_runs.intervals import HURST, RUN_NOISE
 
 APART: Final = 0.86
 """As `HURST`, of runs on CPUs minutes apart, whose hosts do other things meanwhile: the middle of what
-Dinda measured. Of 28 programs run three times on two busy cores the median was 0.83."""
+Dinda measured. With 28 programs run three times on two busy cores, the median was 0.83."""
 
 
 class Doubt(Struct, frozen=True):

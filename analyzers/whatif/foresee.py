@@ -1,4 +1,4 @@
-"""What replaying the first steps predicts for the findings of a bill, its path and its way to the floor."""
+"""Predicts findings of a bill, its path and its way to the floor by replaying the first steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.whatif.anatomy import of_step
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import MOST_EDITS, replayer
 from shardtoll.ledger import Finding

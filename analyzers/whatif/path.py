@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Final
 
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.ledger.answers.what_if import Path, PathPart
 from shardtoll.ledger.records.record import PHASES
 
@@ -45,8 +45,8 @@ def critical_path(
     """Return the path of the slowest rank's steps, its parts by what and where, the longest first.
 
     It fills the time of that rank's steps from their last instant to the first, whoever held it up. So its
-    length is that of the step, `step_ns` on the scale of the report. Where the step is longer than its replay
-    (`Draft.step_factor`), as findings save no more than they cost, the difference is a part by itself.
+    length is that of the step, `step_ns` on the scale of the report. If the step is longer than its replay
+    (`Draft.step_factor`), as findings save no more than they cost, the difference is a separate part.
     """
     made = _Walk(recorded, outcome)
     for first_ns, last_ns, node in recorded.spans_ns(outcome, rank):

@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.whatif.anatomy import changed_as, parts_by_rank, parts_on_record
 from shardtoll.analyzers.whatif.doubt import Doubt, doubt
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.under_compute import Floats, added_ns, cost, slow_down
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.analyzers.whatif.under_compute import Floats, added_ns, cost, slow_down
 from shardtoll.ledger.answers.what_if import Parts, Path
 
 
@@ -40,7 +40,7 @@ class Replayer:
     """Recorded steps, replayed once as they are; answers what edits save.
 
     Measured beats modelled: the step before is the report's, which is a mean over all steps whose times are
-    true. What replay of some of them says is scaled by `anchor`, so that both start from one time.
+    true. The replayed time of some of them is scaled by `anchor`, so that both start from one time.
     """
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
@@ -48,7 +48,7 @@ class Replayer:
         self.recorded = recorded
         unedited = recorded.replay()
         self.outcome: Outcome = Draft(recorded).outcome() if recorded.captured else unedited
-        """Of the steps without what their recording took."""
+        """Outcome of the steps without the time that their recording took."""
         lasts = recorded.lasts_ns(self.outcome)
         self.anchor = context.step_ns / lasts if context.step_ns and lasts else 1.0
         """Times as long as in the replayed steps everything is in the report's mean step."""
@@ -86,13 +86,14 @@ class Replayer:
         given.
 
         An edit that alone would save more than its finding costs changes more than the finding speaks of.
-        So these edits save what the others do by replay and the costs of these findings, at most: the step is
-        as much longer as makes up for that. One more edit that only shortens work therefore never lengthens
+        So these edits save at most what the others do by replay plus the costs of these findings. If replay
+        saves more, the step is made longer. One more edit that only shortens work therefore never lengthens
         the step, even if it takes out what another has taken out already.
 
-        What hides a cost may be what the others take out, as a late rank that computes while all fetch. Then
-        these edits save more after the others than alone, and that in the share which their cost is of what
-        they save alone. Of several it is the largest share, so that one more edit never lengthens the step.
+        The work that hides a cost may itself be taken out by the others, as a late rank that computes while
+        all fetch. Then these edits save more after the others than alone. The share of it that counts is
+        their cost over their saving alone. If there are several, it is the largest share, so that one more
+        edit never lengthens the step.
         """
         draft = self._edited(edits, end)
         over = [edit for edit in edits if self._saves_too_much(edit, end)]
@@ -132,8 +133,8 @@ class Replayer:
         return most_ns is not None and self._alone_ns(edit, end) < self.step_ns - most_ns
 
     def most_ns(self, edit: Edit, end: float = 0.0) -> float | None:
-        """Return what the edit saves at most: what its finding costs, and what no toll holds; None where
-        nothing bounds it."""
+        """Return the most that the edit saves: its finding's cost, and costs outside every toll; None if
+        unbounded."""
         if edit.most_ns is None:
             return None
         if edit.beyond is None:

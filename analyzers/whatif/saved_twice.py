@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import replayer
 from shardtoll.ledger import Finding
@@ -64,7 +64,7 @@ def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | N
     for each in sets:
         together_ns = _together_ns(made, edits, saves, each)
         beyond_ns = sum(_before_the_step_ns(findings[number - 1], saves[number]) for number in each)
-        # The bill's upper bounds stand beside it: both fixes save no less than one of them may.
+        # The bill's upper bounds are shown next to it: both fixes save no less than one of them may.
         most_ns = max(round(together_ns) + beyond_ns, *(findings[n - 1].saving_ns or 0 for n in each))
         found.append(Overlap(tuple(sorted(each)), most_ns, saved=True))
     return found

@@ -1,4 +1,4 @@
-"""What findings save, by replay: a prediction with a band, in place of the upper bound where it is proven."""
+"""Savings of findings, by replay: a prediction with a band replaces the upper bound if it is proven."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.record_graph import short_record
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
+from shardtoll.analyzers.whatif.edits.remedies import BOUND, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Figure, Finding, ranked
 
@@ -22,18 +22,19 @@ CONTRADICTS: Final = 1.05
 PROVEN: Final = frozenset(("straggler", "data-stall", "host-sync", "transfer-stall"))
 """Kinds with a saving whose edit gave the step without the cause to 1.5 % on made-up traces:
 `benchmarks/replay_accuracy.py planted` and `asked`. Edits of live runs, whose steps are points, are not
-proven yet (`benchmarks/replay_live.py`: median error 2.1 %, 16 of 16 bands held, once, on a busy machine)."""
+proven yet. (`benchmarks/replay_live.py`: median error 2.1 %, 16 of 16 bands held, once, on a busy
+machine.)"""
 
 
 @once
 def replayer(context: Context) -> Replayer | None:
-    """Return the report's replayer; None where nothing can be replayed."""
+    """Return the report's replayer; None if nothing can be replayed."""
     recorded = short_record(context)
     return None if recorded is None else Replayer(context, recorded)
 
 
 def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
-    """Return the finding with what its remedy saves by replay; as it is where none is proven."""
+    """Return the finding with what its remedy saves by replay; as it is if none is proven."""
     proven = _is_proven(made, context) and finding.kind in PROVEN
     if not proven or finding.saving_ns is None or not finding.toll_ns:
         return finding
@@ -59,7 +60,7 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
 def _is_proven(made: Replayer, context: Context) -> bool:
     """Whether the record is of the sort that predictions were held to: traces of steps by all ranks.
 
-    One step alone is none: where its recording began, ranks had run ahead by what nothing shows. Nor are some
+    One step alone is none: when its recording began, ranks had run ahead by what nothing shows. Nor are some
     of the ranks: whom the others waited for may be missing.
     """
     run = context.ledger.run

@@ -16,11 +16,11 @@ from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.roofline import choose_fabric, with_device
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Ledger, Report
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.disk.journal import read_journal
-from shardtoll.ledger.disk.provisional import unpacked, with_provisional
+from shardtoll.ledger.disk.provisional_file import unpacked, with_provisional
 from shardtoll.ledger.disk.run_files import STORE_VERSION, file_name, meta_path, provisional_path, ranks_in
 from shardtoll.ledger.foreign.plain import from_plain
 from shardtoll.ledger.foreign.regular import check_regular, read_regular

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from shardtoll.ledger.disk.journal import CutJournal, Journal
-from shardtoll.ledger.disk.provisional import packed
+from shardtoll.ledger.disk.provisional_file import packed
 from shardtoll.ledger.disk.run_files import (
     OURS,
     STORE_VERSION,

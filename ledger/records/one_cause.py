@@ -23,16 +23,26 @@ def of_late_launches(findings: Sequence[Finding]) -> list[int]:
     return sorted([*bound, *late]) if bound and late else []
 
 
-def of_own_reason(findings: Sequence[Finding]) -> tuple[int, int] | None:
-    """Return the places of a late rank's own reason and of its lateness; None if no rank has both.
+def own_reason(findings: Sequence[Finding], rank: int) -> int | None:
+    """Return the place of the first finding that says why this rank is late; None without one.
 
-    The reason is a finding of that rank alone, and costs most of what others wait for it.
+    It is of this rank alone, and costs most of what others wait for the rank if that is known.
     """
+    late = [finding for finding in findings if finding.kind == "straggler" and finding.ranks == (rank,)]
+    least = MOST_OF_IT * max((finding.toll_ns or 0 for finding in late), default=0)
+    for place, finding in enumerate(findings):
+        alone = finding.kind in OWN_REASONS and finding.ranks == (rank,)
+        if alone and finding.toll_ns and finding.toll_ns >= least:
+            return place
+    return None
+
+
+def of_own_reason(findings: Sequence[Finding]) -> tuple[int, int] | None:
+    """Return the places of a late rank's own reason and of its lateness; None if no rank has both."""
     for late, finding in enumerate(findings):
         if finding.kind != "straggler" or len(finding.ranks) != 1 or not finding.toll_ns:
             continue
-        for own, reason in enumerate(findings):
-            alone = reason.kind in OWN_REASONS and reason.ranks == finding.ranks
-            if alone and (reason.toll_ns or 0) >= MOST_OF_IT * finding.toll_ns:
-                return own, late
+        own = own_reason(findings, finding.ranks[0])
+        if own is not None:
+            return own, late
     return None

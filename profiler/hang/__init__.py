@@ -1,7 +1,5 @@
-"""Reads what others leave of a job that hung: dumps of torch's flight recorder, and logs with its timeouts.
-
-It may import `ledger.disk`, `ledger.records`. No torch.
-Start reading in `hang_files`.
+"""Reads what others leave of a job that hung, without torch: flight recorder dumps, logs with timeouts.
 
 It may import `ledger.disk`, `ledger.foreign`, `ledger.records`.
+Start reading in `hang_files`.
 """

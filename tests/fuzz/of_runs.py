@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardtoll.ledger import Ledger, RankWriter, RunFolderError
-from shardtoll.ledger.disk.provisional import TABLES
+from shardtoll.ledger.disk.provisional_file import TABLES
 from tests.fuzz.ledgers import of_rank
 from tests.fuzz.mutate import NUMBERS, TEXTS, of_bytes, of_tree
 from tests.fuzz.of_reports import drawn

@@ -10,7 +10,7 @@ import pytest
 
 from shardtoll.analyzers.analyses import ANALYSES
 from shardtoll.analyzers.verify.looked_at import LOOKS
-from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
+from shardtoll.analyzers.whatif.edits.remedies import MAKERS, NO_EDIT
 from shardtoll.dashboards.words.kind_words import WORDS
 from shardtoll.ledger import KINDS
 
@@ -30,7 +30,7 @@ def places() -> dict[str, Collection[str]]:
     return {
         "analyzers/analyses.py:ANALYSES": {each.kind for each in ANALYSES} | NOT_OF_ANALYSES,
         "analyzers/verify/looked_at.py:LOOKS": LOOKS,
-        "analyzers/whatif/remedies.py:MAKERS or NO_EDIT": {*MAKERS, *NO_EDIT},
+        "analyzers/whatif/edits/remedies.py:MAKERS or NO_EDIT": {*MAKERS, *NO_EDIT},
         "dashboards/words/kind_words.py:WORDS": WORDS,
         "docs/findings/KIND.md": pages,
         "docs/findings.md": [kind for kind in KINDS if f"findings/{kind}.md" in index],

@@ -2,8 +2,8 @@
 
 McCandlish et al. (arXiv 1812.06162) estimate it from gradients of a small and a large batch. Gradients of two
 steps tell the same: |g|^2 holds the signal and the noise of one batch. The product of two of them holds the
-signal alone, as their noises are independent. Each is taken by its own norm, as clipping, a gradient scaler
-and a model that learns change the norms from step to step: what is left is their cosine. Sketches are linear,
+signal alone, as their noises are independent. Each is divided by its own norm, as clipping, a gradient scaler
+and a model that learns change the norms from step to step. The result is their cosine. Sketches are linear,
 so that it is known from the distance of the two, which the sketches' difference estimates.
 """
 
@@ -30,7 +30,8 @@ def noise_scale_in_batches(report: Report) -> float | None:
 
     None without gradients of two steps (`audit(checks=("gradients",))`), and if noise hides the signal. Only
     steps that follow each other are compared, as parameters change; what they change in between counts as
-    noise. Gradients that are not finite, not of the whole parameter or not alike on replicas are left out.
+    noise. Gradients are left out if they are not finite, not of the whole parameter or not identical on
+    replicas.
     """
     if report.run.source == "dry":
         return None

@@ -1,4 +1,4 @@
-"""What of a run's step its layout did not cause: data, checkpoints, late ranks and capture's own work."""
+"""Time of a run's step that its layout did not cause: data, checkpoints, late ranks, capture's work."""
 
 from __future__ import annotations
 

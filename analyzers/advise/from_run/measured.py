@@ -1,4 +1,4 @@
-"""What a run measured beside its step: how fast its loaders delivered, and what a checkpoint cost."""
+"""A run's measurements other than step time: how fast its loaders delivered, the cost of a checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def loader_rates(report: Report) -> tuple[float, float | None] | None:
     """Sequences per second and node that the loaders delivered at least, and can deliver at most.
 
     A rank got `samples` in the time of its steps: the loaders can do that. They may do more if the loop did
-    not wait for them, but no more than the samples by the time that it waited. Workers load during a step
+    not wait for them. The limit is the samples by the time that it waited. Workers load during a step
     too. None if it never waited. Ranks of one replica read the same sequences, which count once. None if
     no fetch is on record, the replicas are unknown, or a dry run made it.
     """

@@ -1,4 +1,4 @@
-"""What a run asks advice about: its model, batch and layout, as the values of a plan file."""
+"""The question that a run asks: its model, batch and layout, as the values of a plan file."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def layout_of_values(values: dict[str, Any]) -> Layout:
 def _all_layers(report: Report, pp: int, least: int) -> int | None:
     """Blocks that all ranks' attentions are in; None if modules are unknown, or say no more than one rank.
 
-    Stages whose blocks have other names each are counted together, as they need not hold equally many. Where
-    a stage numbers its own from 0, or no rank of some stage is seen, only a sum above `least` says more.
+    Stages whose blocks have other names each are counted together, as they need not hold equally many. If a
+    stage numbers its own from 0, or no rank of some stage is seen, only a sum above `least` is used.
     """
     stages = attention_modules(report)
     together = frozenset().union(*stages)

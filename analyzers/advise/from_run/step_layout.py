@@ -66,8 +66,8 @@ def _product(sizes: dict[str, int], names: Sequence[str]) -> int:
 def _by_calls(report: Report, calls: pd.DataFrame, world: int) -> dict[str, int]:
     """Degrees without a mesh: stages send, and tensor-parallel groups reduce activations in forward.
 
-    Raises UsageError if that is no proof. A reduction over all ranks may be of data parallelism, and sends
-    may pass keys around a ring unless each rank of the group holds other blocks.
+    Raises UsageError if that is no proof. A reduction over all ranks may be of data parallelism. Sends may
+    pass keys around a ring, unless each rank of the group holds other blocks.
     """
     made: dict[str, int] = {}
     forward = calls[(calls["phase"] == "forward") & (calls["op"].isin(["all_reduce", "reduce_scatter"]))]
@@ -98,7 +98,7 @@ def _by_calls(report: Report, calls: pd.DataFrame, world: int) -> dict[str, int]
 
 
 def sharding_of(report: Report, degrees: Degrees) -> tuple[Sharding, bool]:
-    """What replicas share, and whether tensor parallelism shards the sequence too."""
+    """Return the tensors that replicas share, and whether tensor parallelism shards the sequence too."""
     calls = report.collectives
     steps = calls["step"].dropna()
     if not steps.empty:

@@ -31,8 +31,9 @@ _ATTENTIONS: Final = {
     **dict.fromkeys(_MIDDLE, (1, (0, 1, 2, 3))),
     **{name: (2, order) for name, order in _INNER.items()},
 }
-"""Operator -> how deep its call lies in an attention, and where batch, heads, sequence and dim are in its
-shapes: torch's kernels of depth 2 but cuDNN's take [batch, sequence, heads, dim] (native_functions.yaml)."""
+"""Operator -> how deep its call lies in an attention, and the positions of batch, heads, sequence and dim in
+its shapes. Torch's kernels of depth 2 except cuDNN's take [batch, sequence, heads, dim]
+(native_functions.yaml)."""
 _WIDTHS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "f8": "fp8"}
 
 

@@ -15,7 +15,7 @@ _HINT = "leave the run out and give --model, as llama3-8b, or a plan file with t
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What one rank's step says of model and batch."""
+    """Model and batch as one rank's step shows them."""
 
     model: ModelShape
     sequence: int
@@ -29,8 +29,8 @@ class StepShape:
 def shape_of(ops: Sequence[StepOp], tp: int, pp: int, cp: int, name: str) -> StepShape:
     """Return it. `tp`, `pp`, `cp`: degrees that cut the model and the sequence.
 
-    Raises UsageError if the step is no transformer's: no fused attention, or matmuls of no common width; and
-    if it has experts, which one rank's matmuls do not count.
+    Raises UsageError if the step is not a transformer's: no fused attention, or matmuls of no common width.
+    Also if it has experts, which one rank's matmuls do not count.
     """
     forward = [op for op in ops if op.phase not in ("backward", "recompute", "optimizer")]
     _refuse_experts(forward)

@@ -36,8 +36,9 @@ from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import work as flops
 
 FAMILY: Final = ("why", "in_phase", "modules", "at", "factor", "basis", "place")
-"""What one finding has in common: the layers of a model are one. Of a choice and of equal data only why,
-on how many ranks, which, and how that is known: the rest is one sentence for all of it."""
+"""Columns that the operators of one finding have in common: the layers of a model are one. If it is a choice,
+or the data are equal, findings differ only in why, on how many ranks, which, and how that is known. The rest
+is one sentence for all."""
 
 AGAIN: Final = ("phase", "modules", "parameters", "first_source", "source")
 
@@ -53,7 +54,7 @@ MEAN: Final = "a mean step, all ranks seen"
 
 
 class _Work(Struct, frozen=True):
-    """FLOPs of a family, per step, all ranks together; whole where all steps agree, else a mean."""
+    """FLOPs of a family, per step, all ranks together; whole if all steps agree, else a mean."""
 
     done: int
     needed: int
@@ -65,8 +66,8 @@ def find(context: Context) -> list[Finding]:
 
     Each operator is counted once: as done again on its own rank, or else by whichever of the two proofs
     shows more ranks. The toll is the mean duration over the ranks, per surveyed step, times (1 - 1/ranks);
-    None if operators have no durations. The counterfactual is each rank doing its share of the work, so
-    the saving is the whole toll; FLOPs are exact sums over the ranks seen.
+    None if operators have no durations. The counterfactual is each rank doing its share of the work, so the
+    saving is the whole toll. FLOPs are exact sums over the ranks seen.
     """
     frame = keep(context.priced_computes, context.priced_computes["flops"] > 0)
     if frame.empty:
@@ -88,10 +89,10 @@ class _Weigh(Struct, frozen=True):
 
     context: Context
     matmul_flops: float
-    """Of all surveyed steps and ranks."""
+    """Sum over all surveyed steps and ranks."""
 
     def severity(self, toll: int | None, too_many: int) -> Severity:
-        """Return `warning` where both the time (if known) and the FLOPs are worth one; FLOPs per step."""
+        """Return `warning` if both the time (if known) and the FLOPs are worth one; FLOPs per step."""
         share = self.context.share_as_watched(toll)
         of_all = too_many * len(self.context.surveyed) / max(1, self.matmul_flops)
         heavy = of_all >= LEAST_FLOPS and (share is None or share >= LEAST_SHARE)

@@ -20,14 +20,14 @@ from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
 
 ENOUGH: Final = 8
-"""Elements from which equal inputs are no accident; of fewer, as a batch's labels, they may be."""
+"""Least elements of equal inputs that are no accident: a few labels of a batch may be equal by chance."""
 
 LEAST_BATCHES: Final = 3
 """Different batches an epoch must have. One batch trained on over and over, or two in turn, is how programs
 are timed and models overfitted on purpose."""
 
 SAME_WORK: Final = 0.9
-"""Part of forward's FLOPs that must be done on equal inputs where ranks also share their activations."""
+"""Part of forward's FLOPs that must be done on equal inputs if ranks also share their activations."""
 
 SHARING: Final = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast", "send", "recv")
 
@@ -173,7 +173,7 @@ def _shared(context: Context, rows: pd.DataFrame, ranks: Sequence[int]) -> list[
 def _same_work(context: Context, ranks: Sequence[int]) -> bool:
     """Whether ranks that have equal inputs also compute equally.
 
-    Ranks that exchange activations in forward may share a batch on purpose and cut it inside the model: there
+    Ranks that exchange activations in forward may share a batch on purpose and cut it inside the model. There
     nearly all of forward's matmuls must have equal inputs too.
     """
     frame = context.in_steps
@@ -241,7 +241,7 @@ def _period(sequence: Sequence[int]) -> int | None:
 
 
 def _epochs(rows: pd.DataFrame, loaded: bool) -> list[Finding]:
-    """Return the finding of epochs in one order; information where no DataLoader, and so no sampler, is."""
+    """Return the finding of epochs in one order; information if there is no DataLoader, and so no sampler."""
     rows = rows[rows["sound"].to_numpy(dtype=bool)].sort_values(["rank", "step", "nth"], kind="stable")
     periods: dict[int, tuple[int, int]] = {}
     by_rank: Any = rows.groupby("rank")

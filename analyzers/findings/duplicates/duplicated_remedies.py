@@ -1,4 +1,4 @@
-"""What to say of work done several times: a mistake to mend, or a choice with its price and alternative."""
+"""Remedies for work done several times: a mistake to fix, or a choice with its price and alternative."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHOICES: Final = ("norm", "loss", "embedding", "optimizer")
 
 
 class Told(Struct, frozen=True):
-    """What is known of a family of operators that several ranks repeat."""
+    """Facts known of a family of operators that several ranks repeat."""
 
     why: str
     """`norm`, `loss`, `embedding`, `optimizer`, `data` (all ranks had equal inputs), or empty."""
@@ -37,7 +37,7 @@ class Told(Struct, frozen=True):
 
 
 def is_choice(case: Told) -> bool:
-    """Whether it is intended as a rule, or told as a warning elsewhere."""
+    """Whether it is usually intended, or reported as a warning elsewhere."""
     return case.why in CHOICES or case.inputs_seen
 
 
@@ -172,7 +172,7 @@ def _written(case: Told) -> tuple[str, str]:
 
 
 def keep_result(toll: int | None) -> Remedy:
-    """Return what to write where one rank multiplies the same twice."""
+    """Return what to write if one rank multiplies the same twice."""
     return Remedy(
         text="Keep the first result and use it again: autograd adds up the gradients of both uses.",
         code="y = x @ w        # once\na, b = f(y), g(y)  # both use it",

@@ -24,7 +24,7 @@ Ranks = tuple[int, ...]
 
 
 def mesh_dims(ledger: Ledger, ranks: Ranks) -> str | None:
-    """Return the mesh dims that the ranks are all of, comma separated; None where they are of none.
+    """Return the mesh dims that all these ranks share, comma separated; None if they share none.
 
     One dim that has them all goes before several that do only together, as a flattened `dp_cp`.
     """
@@ -46,13 +46,13 @@ def mesh_dims(ledger: Ledger, ranks: Ranks) -> str | None:
 
 
 def group_of(ledger: Ledger, ranks: Ranks) -> Group | None:
-    """Return the group of just these ranks; None where there is none."""
+    """Return the group of exactly these ranks; None if there is none."""
     wanted = set(ranks)
     return next((group for group in ledger.groups if set(group.ranks) == wanted), None)
 
 
 def sets_along(ledger: Ledger, dims: Iterable[str]) -> list[Ranks]:
-    """Return the sets of ranks that differ along these mesh dims only; empty where groups do not tell."""
+    """Return the sets of ranks that differ along these mesh dims only; empty if groups do not show them."""
     sets: list[set[int]] = []
     wanted = set(dims)
     for group in ledger.groups:
@@ -70,10 +70,10 @@ def listed(sets: Sequence[Ranks]) -> str:
 
 
 OPERATOR = ("step", "op", "phase", "module", "shapes", "flops")
-"""What operators of two ranks must share to be the same one, beside order and values."""
+"""Columns in which operators of two ranks must agree to be the same one, in addition to order and values."""
 
 CALL = ("op", "phase", "module", "parameter", "source")
-"""What the same call of a program's text has in common, whenever it is made."""
+"""Columns in which calls from the same place in the program agree, whenever they are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Repeats:
     """For each row of a frame of operators, how it is known to be the same work as others'."""
 
     factor: Codes
-    """On how many ranks it was done; 1 where only on its own."""
+    """On how many ranks it was done; 1 if only on its own."""
     place: Codes
     """Number of the sets of ranks in `sets`; -1 where the factor is 1."""
     sets: list[tuple[Ranks, ...]]
@@ -175,9 +175,9 @@ def telling(frame: pd.DataFrame) -> pd.Series[bool]:
 def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the matmuls that their rank has done before with the same inputs, with `first_source`.
 
-    Only within one pass of one phase, and in the same module with the same parameter: layers that start with
-    equal weights are different layers. Recomputing is left out. Passes of equal micro-batches come one right
-    after another in some schedules: where every call of a stretch is made equally often, nothing is said.
+    Only matmuls within one pass of one phase, in the same module with the same parameter. Layers that start
+    with equal weights are different layers. Recomputing is left out. In some schedules passes of equal
+    micro-batches follow one another. If every call of a stretch is made equally often, none is returned.
     """
     frame = keep(frame, (frame["work"] == "matmul") & ~frame["phase"].isin(("recompute", "optimizer")))
     frame = frame.sort_values(["rank", "step", "index"], kind="stable")
@@ -200,7 +200,7 @@ def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def group_name(context: Context, sets: tuple[Ranks, ...]) -> str | None:
-    """Return the name of the process group that the ranks are; None where they are several, none or all."""
+    """Return the name of the process group of exactly these ranks; None if they form several, none or all."""
     part = len(sets) == 1 and len(sets[0]) < context.ledger.run.world_size
     group = group_of(context.ledger, sets[0]) if part else None
     return None if group is None else group.name
@@ -209,8 +209,8 @@ def group_name(context: Context, sets: tuple[Ranks, ...]) -> str | None:
 REDUCTIONS: Final = ("all_reduce", "reduce_scatter")
 
 MOST: Final = 0.9
-"""Share of the reduced bytes, and of what is multiplied, that is equal where data are. A few gradients are so
-whatever the data, as that of a penalty on weights."""
+"""Share of the reduced bytes, and of what is multiplied, that is equal if the data are. A few gradients are
+so whatever the data, as that of a penalty on weights."""
 
 
 def same_gradients(context: Context) -> list[Ranks]:

@@ -25,7 +25,7 @@ class OneBucket(Struct, frozen=True):
 
     message_bytes: int
     bucket_bytes: int
-    """Of the buckets that are proposed."""
+    """Size of the proposed buckets."""
     backward_ns: int
     """Compute of backward, on the rank that has most of it."""
 
@@ -40,7 +40,7 @@ class OneBucket(Struct, frozen=True):
 
     @property
     def remedy(self) -> Remedy:
-        """What to write."""
+        """Remedy with the proposed bucket size."""
         size = self.bucket_bytes / (1 << 20)
         return Remedy(
             text=f"Use buckets of {size:.3g} MiB: one of {self.message_bytes / 1e6:.3g} MB holds all "
@@ -52,7 +52,7 @@ class OneBucket(Struct, frozen=True):
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """What the saving rests on."""
+        """Facts that the saving rests on."""
         return (
             Evidence("buckets of a backward", 1),
             Evidence("backward computes, per step", self.backward_ns, "ns"),
@@ -61,7 +61,7 @@ class OneBucket(Struct, frozen=True):
 
 
 def one_bucket(context: Context, line: Line, message_bytes: int | None) -> OneBucket | None:
-    """Return the one bucket behind a place of exposed communication; None where it is not that.
+    """Return the one bucket behind a place of exposed communication; None if there is no such bucket.
 
     `message_bytes` is the usual size of its message.
     """

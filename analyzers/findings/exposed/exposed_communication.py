@@ -55,7 +55,7 @@ COLUMNS: Final = (
     *("caused_by_op", "module", "parameter", "source"),
     *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns", "dtype"),
 )
-"""What is looked at of a collective."""
+"""Columns of a collective that are read."""
 VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor_ns")
 
 
@@ -88,12 +88,12 @@ def find(context: Context) -> list[Finding]:
 
     Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
 
-    Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
+    Exposed times are per step, on the rank where they are largest. Each collective is in one finding, so the
     tolls bill no time twice. Waiting that `straggler` or `pipeline-bubble` bills is left out. The
-    counterfactual is full overlap: the transfer hidden behind the step's compute; of DDP's with one bucket
-    for all gradients, all but the last of smaller buckets behind backward's. The saving therefore leaves out
-    waiting for late ranks, which no overlap removes, and never exceeds the compute that hides nothing yet.
-    Collectives of unknown exposed time are left to `incomplete-input`.
+    counterfactual is full overlap: the transfer hidden behind the step's compute. For DDP with one bucket for
+    all gradients, it is all but the last of smaller buckets behind backward's. The saving therefore leaves
+    out waiting for late ranks, which no overlap removes, and never exceeds the compute that hides nothing
+    yet. Collectives of unknown exposed time are left to `incomplete-input`.
     """
     frame = left_over(context)
     frame = keep(frame, frame["exposed_ns"].notna())
@@ -148,7 +148,7 @@ def _floor_ns(line: Line) -> int | None:
 
 
 def _logged(line: Line) -> bool:
-    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small.
+    """Whether a whole tensor is gathered outside the model's passes, as for logging: reported however small.
 
     By `full_tensor()`, or by a call of the user's own that names no parameter, as an optimizer's shards do.
     """

@@ -1,4 +1,4 @@
-"""What to do about communication that nothing hides, by who asked for it."""
+"""Remedies for communication that nothing hides, by who asked for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SELDOM: Final = "a step that leaves them out"
 
 class _Advice(Struct, frozen=True):
     cause: str
-    """What the cause begins with, as `FSDP.unshard`."""
+    """Beginning of the cause, as `FSDP.unshard`."""
     op: str | None
     phase: str | None
     text: str
@@ -42,7 +42,7 @@ _WRAP_EACH_BLOCK: Final = (
 _WIDE: Final = ("float32", "complex64")
 """Types of which bf16 is half as wide."""
 _TENSOR_PARALLEL: Final = ("RowwiseParallel", "ColwiseParallel", "SequenceParallel", "PrepareModule")
-"""Styles of tensor parallelism. Where they gather and scatter, sequences are sharded already."""
+"""Styles of tensor parallelism. If they gather and scatter, sequences are sharded already."""
 
 _ADVICE: Final = (
     _Advice(
@@ -251,7 +251,7 @@ def _larger_blocks(cause: str, message_bytes: int, count: int) -> Remedy:
 
 
 EXCHANGES: Final = frozenset(CALLS) - {"send", "recv", "barrier"}
-"""What flags, counts and losses are exchanged by."""
+"""Ops by which flags, counts and losses are exchanged."""
 
 
 def _tiny(op: str, message_bytes: int) -> Remedy:

@@ -16,8 +16,8 @@ from shardtoll.ledger.words.human import percent, some_time
 from shardtoll.ledger.words.human import plural as times
 
 LEAST_SHARE: Final = 0.02
-"""Share of the step that running them side by side must be able to save; the claim is a guess, so twice
-what others need."""
+"""Share of the step that running them side by side must be able to save. The claim is a guess, so twice what
+others need."""
 
 GAP_NS: Final = 50_000
 """A second collective that starts later than this after the first had some other reason."""

@@ -1,4 +1,4 @@
-"""What a training loop does in every step and need not, or leaves out.
+"""Habits of a training loop: things it does needlessly in every step, or leaves out.
 
 It may import `analyzers.context`, `analyzers.shared`, `ledger`, `ledger.records`, `ledger.words`.
 Start reading in `habit`.

@@ -23,9 +23,9 @@ KEYS: Final = ("group", "net", "source")
 def find(context: Context) -> list[Finding]:
     """Return one finding a group and line whose buffers hold equal values in all surveyed steps and ranks.
 
-    All of them: DDP broadcasts all buffers or none. One that holds a single value throughout, as a counter
-    does, has no fingerprint, and then nothing is claimed. Of a large one a sample is compared: what a step
-    changes in a few rows, as in a bank of features, may lie between.
+    All of them: DDP broadcasts all buffers or none. A buffer with a single value throughout, as a counter,
+    has no fingerprint; then no finding is made. Only a sample of a large buffer is compared. A change in a
+    few rows, as in a bank of features, may be missed.
     """
     rows = context.in_steps
     frame = keep(rows, (rows["caused_by_op"] == BUFFERS) & (rows["op"] == "broadcast"))

@@ -21,10 +21,11 @@ SEEN: Final = ("match_id", "step", "rank", "group", "phase", "source", "message_
 def exchanges(context: Context) -> pd.DataFrame:
     """Return the rows of the all_to_alls that hand out, in the steps `alike`, with `back` and more columns.
 
-    One that brings back sends each rank what it got and gets what it sent, in the same step, phase and group;
+    A return exchange sends each rank what it got and gets what it sent, in the same step, phase and group.
     `back` is its row of the same rank. `nth` counts the exchanges of one line in a step and phase. `lines`
-    are the lines of both, in any order: backward runs them the other way round. `load` is what the rank
-    received over the mean of its group, and `busiest` the rank with most; null where several have as much.
+    are the lines of both, in any order: backward runs them the other way round. `load` is the bytes that the
+    rank received over its group's mean. `busiest` is the rank that received most; null if several received as
+    much.
     """
     frame = context.in_alike
     floats = frame["dtype"].fillna("").str.contains("float")
@@ -100,7 +101,7 @@ def _busiest(there: pd.DataFrame) -> pd.Series[Any]:
 def computed_between(context: Context, there: pd.DataFrame) -> bool | None:
     """Return whether ranks multiply by weights between handing out and bringing back.
 
-    None where no step tells: operators are on record of surveyed steps only.
+    None if no step shows it: operators are recorded in surveyed steps only.
     """
     surveyed = keep(there, there["step"].isin(context.surveyed))
     computes = context.computes_in_steps

@@ -17,7 +17,7 @@ from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, percent, place
 
 LEAST: Final = 1.2
-"""What the busiest rank receives over the mean, below which nothing is said."""
+"""Received bytes of the busiest rank over the mean, below which there is no finding."""
 
 LARGE: Final = 1.5
 """From which uneven load is a warning whichever rank is the busiest."""
@@ -88,8 +88,8 @@ def _by_design(there: pd.DataFrame) -> bool:
 
 
 def _waits(context: Context, there: pd.DataFrame) -> pd.Series[Any]:
-    """Return the exposed waiting for the busiest rank where results are brought back; empty if others, or
-    something else, explain most of the waiting, or it is unknown."""
+    """Return the exposed waiting for the busiest rank at the return exchange. Empty if others, or something
+    else, explain most of the waiting, or it is unknown."""
     back = context.collectives.loc[there["back"], ["rank", "late_rank", "waited_ns"]]
     waited = back["waited_ns"].where(back["late_rank"] != back["rank"], 0)
     busy = back["late_rank"].to_numpy() == there["busiest"].to_numpy()

@@ -34,7 +34,7 @@ class Habit(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """What the collectives of one place cost per step, on the rank where that is most."""
+    """Cost per step of the collectives of one place, on the rank with the largest cost."""
 
     toll_ns: int | None
     saving_ns: int | None

@@ -91,7 +91,7 @@ def _finding(context: Context, habit: Habit) -> Finding:
 
 
 def _awaited(rows: pd.DataFrame) -> int | None:
-    """Return the rank that is last to nearly every call, by much; None where there is none."""
+    """Return the rank that is last to nearly every call, by much; None if there is none."""
     of_match = rows[rows["match_id"].notna() & rows["late_rank"].notna()].drop_duplicates("match_id")
     calls = rows["match_id"].nunique()
     if of_match.empty or not calls:

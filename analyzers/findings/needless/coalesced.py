@@ -25,7 +25,7 @@ _BY_RANK: Final = {
 
 
 def coalesced(op: str, dim: str | None, source: str | None, reduce_op: str | None = None) -> str:
-    """Return the lines; `dim` is the mesh dimension, `source` the user's line, None where unknown.
+    """Return the lines; `dim` is the mesh dimension, `source` the user's line, None if unknown.
 
     In them `tensors` are what was sent one by one, and `parts` what each of them gets.
     """

@@ -69,8 +69,8 @@ def equal_inputs(context: Context) -> pd.DataFrame:
 def needless(context: Context) -> pd.DataFrame:
     """Return the needless one of each pair, with the other one as `first`.
 
-    What a reduce_scatter, its first reader, reduces again need not have been reduced before, if the two are
-    one kind of reduction; else the second is needless.
+    If a reduce_scatter reads the first one's result and reduces it again by the same kind of reduction, the
+    first one is needless. Else the second is.
     """
     if not context.tells("input_hash"):
         return none_needless(context)

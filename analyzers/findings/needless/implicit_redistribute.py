@@ -186,7 +186,7 @@ def _remedy(
 
 
 def _of_pending_sum(cause: str, after: str | None, phase: str, *, whole: bool) -> tuple[str, str]:
-    """Return text and code where a pending sum was reduced: to the whole on each rank, else to shards."""
+    """Return text and code if a pending sum was reduced: to the whole on each rank, else to shards."""
     if whole and phase == "optimizer":
         text = (
             "Reduce the gradient once before step(), after backward and before clipping. It is a pending "

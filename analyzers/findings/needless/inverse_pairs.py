@@ -58,8 +58,8 @@ def gathered_again(context: Context) -> pd.DataFrame:
 def there_and_back(context: Context) -> pd.DataFrame:
     """Return the all_to_alls that give back what the one before, their `first`, was given.
 
-    What the first gave lies untouched in the memory that the second sends. An expert that changes nothing as
-    yet writes other memory.
+    The second sends the memory in which the first put its result, unchanged. An expert that changes nothing
+    as yet writes other memory.
     """
     if not context.tells("output_hash"):
         return none_needless(context)

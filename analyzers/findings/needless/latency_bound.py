@@ -20,9 +20,9 @@ from shardtoll.ledger.words.human import duration, percent, place, some_size
 from shardtoll.ledger.words.human import plural as times
 
 LEAST_MESSAGES: Final = 32
-"""Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
-as the norms' gradients of a small sequence-parallel model (two a norm, two norms a block: 10 for 2
-blocks, 18 for 4). The hundreds of a per-parameter loop are what costs."""
+"""Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one. An
+example are the norms' gradients of a small sequence-parallel model. Two a norm, two norms a block: 10 for 2
+blocks, 18 for 4. The hundreds of a per-parameter loop are what costs."""
 
 TINY_BYTES: Final = 1024
 """Messages up to this take latency alone on any fabric: at 1 GB/s a kilobyte moves in a microsecond."""
@@ -34,8 +34,8 @@ FASTEST: Final = 0.1
 """Part of the transfers of one kind that are taken as the fastest: one alone may be a clock's error."""
 
 LEAST_SHARE: Final = 0.01
-"""Share of the step that coalescing must be able to save; below it the run-to-run noise of a step
-(1 to 4 % in published sweeps) hides the gain."""
+"""Share of the step that coalescing must be able to save. Below it the run-to-run noise of a step (1 to 4 %
+in published sweeps) hides the gain."""
 
 DEPENDENT_PHASES: Final = ("forward", "backward", "recompute")
 """Phases with matmuls in them: two collectives with a matmul between depend on it, and cannot be one."""
@@ -58,8 +58,8 @@ VALUES: Final = (
 def _stretches(context: Context, frame: pd.DataFrame) -> Codes:
     """Return for each row how many matmul-like operators its rank had started in the step before it.
 
-    -1 where that cannot be told although the phase has matmuls: no operator was recorded, or the
-    collective has no time.
+    -1 if that is unknown although the phase has matmuls: no operator was recorded, or the collective has no
+    time.
     """
     computes = context.computes_in_steps
     matmuls = [op for op in computes["op"].unique() if kind_of_work(str(op)) == "matmul"]
@@ -84,10 +84,10 @@ def _stretches(context: Context, frame: pd.DataFrame) -> Codes:
 def bursts(context: Context) -> pd.DataFrame:
     """Return the collectives that could be one: rows of bursts, with `burst` and `saveable_ns`.
 
-    A burst is at least `LEAST_MESSAGES` of one group, op, dtype and phase on one rank with no
-    matmul between them, each of which latency dominates on this fabric. `saveable_ns` spreads over
-    the burst what one message of all its bytes would spare: the exposed time without waiting for
-    late ranks, less the expected time of the one message. Only surveyed steps tell where matmuls are.
+    A burst is at least `LEAST_MESSAGES` of one group, op, dtype and phase on one rank with no matmul between
+    them. Latency dominates each of them on this fabric. `saveable_ns` spreads the saving of one message of
+    all its bytes over the burst. The saving is the exposed time without waiting for late ranks, less the
+    expected time of the one message. Only surveyed steps tell where matmuls are.
     """
     frame = context.in_surveyed
     frame = _with_seen_latency(context, frame)
@@ -133,15 +133,15 @@ def bursts(context: Context) -> pd.DataFrame:
 
 
 def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the collectives with an expected time for tiny messages of which none is known, and `seen_ns`.
+    """Return the collectives with an expected time also for tiny messages without one, and `seen_ns`.
 
-    A message of a few bytes is latency on any fabric. If no fabric is known, or this job refuted the one that
-    is guessed, the fastest transfers of such messages seen here tell how long one takes. `seen_ns` is that
-    time where it was taken, else unknown.
+    A message of a few bytes is latency on any fabric. If no fabric is known, or this job refuted the guessed
+    one, the fastest such transfers seen here give the time of one. `seen_ns` is that time if it was taken,
+    else unknown.
     """
     seen = pd.Series(pd.NA, index=frame.index, dtype="Int64")
     fit = frame["expected_ns"].isna() & (frame["message_bytes"] <= TINY_BYTES).fillna(False)
-    # What a rank spends in a rooted operation is not the whole of it.
+    # The time that a rank spends in a rooted operation is not that of the whole.
     took = frame["transfer_ns"].mask(frame["op"].isin(ROOTED), frame["whole_ns"])
     tiny = keep(frame.assign(took_ns=took), fit & (took > 0).fillna(False))
     if context.fabric.measured or tiny.empty:
@@ -196,8 +196,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group, op, dtype, phase and line.
 
     Counts, bytes and times are per surveyed step, on the rank where they are largest. The counterfactual is
-    one message per burst, with all its bytes, at its expected time. Where the fabric is unknown or refuted,
-    tiny messages are held against the fastest of them, and nothing is said of others.
+    one message per burst, with all its bytes, at its expected time. If the fabric is unknown or refuted, tiny
+    messages are compared with the fastest of them; others give no finding.
     """
     frame, lines = claimed(context)
     by_code = frame.groupby("code") if lines else None
@@ -213,7 +213,8 @@ def find(context: Context) -> list[Finding]:
         of_line = keep(frame, frame["code"] == line.code)
         settles = phase == "other" and _after_backward(context, of_line)
         median_bytes = int(by_code["message_bytes"].median()[line.code])
-        # What a loop of the user's own settles is a norm or a flag if it is one number, else the gradient.
+        # A user's loop between backward and optimizer is about a norm or flag if it sends one number, else
+        # about gradients.
         of_norms = phase == "optimizer" or (settles and median_bytes <= ONE_NUMBER_BYTES)
         phase = "optimizer" if settles else phase
         findings.append(
@@ -285,8 +286,8 @@ def _way(context: Context, cost_id: int | None) -> tuple[Evidence, ...]:
 def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
     """Whether all of it comes after the last work before the optimizer, of backward: what clips or logs.
 
-    Capture knows the optimizer's own code and torch's clipping by their stacks; a loop of the user's own
-    that settles gradients before `step()` belongs to the same phase.
+    Capture knows the optimizer's own code and torch's clipping by their stacks. A user's loop that handles
+    gradients before `step()` belongs to the same phase.
     """
     computes = context.computes_in_steps
     computes = keep(computes, computes["phase"] != "optimizer")

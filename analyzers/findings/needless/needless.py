@@ -1,4 +1,4 @@
-"""What findings about needless collectives share: whole matches only, the pair as evidence, one a place."""
+"""Shared by findings about needless collectives: whole matches only, the pair as evidence, one a place."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ LEAST_BYTES: Final = 256
 """Smaller messages are metrics and counts, which gain nothing by moving less."""
 
 FIRST: Final = ("op", "source", "phase", "caused_by_op", "seq", "reduce_op")
-"""What is told of the other one of a pair, in columns `first_op`, ..."""
+"""Columns shown of the other collective of a pair, named `first_op`, ..."""
 
 SHOWN: Final = ("op", "phase", "seq", "caused_by_op", "source")
-"""What is said of each of a pair."""
+"""Columns shown of each collective of a pair."""
 
 KEYS: Final = ("op", "net", "phase", "caused_by_op", "parameters", "source", "first_op", "first_source")
 
 
 class Told(Struct, frozen=True):
-    """What is said of the collectives of one place."""
+    """Facts to report about the collectives of one place."""
 
     what: str
     """Ends the title, after how many there are, where and of what size."""
@@ -92,7 +92,7 @@ def without_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_first(context: Context, frame: pd.DataFrame, labels: Any) -> pd.DataFrame:
-    """Return the frame with what is told of the other one of each pair, by row label; NA: there is none."""
+    """Return the frame with `FIRST` of the other one of each pair, by row label; NA: there is none."""
     first = context.collectives.reindex(labels)
     return with_columns(frame, **{f"first_{name}": first[name].to_numpy() for name in FIRST})
 
@@ -102,7 +102,7 @@ def findings(
 ) -> list[Finding]:
     """Return one finding a place; `frame` has what `with_first` or `without_first` adds.
 
-    `also`: columns in which the collectives of one finding agree, besides `KEYS`.
+    `also`: further columns, after `KEYS`, in which the collectives of one finding agree.
     """
 
     def story(line: Line, subject: Subject) -> Story:

@@ -22,10 +22,10 @@ VALUES: Final = ("exposed_ns", "message_bytes", "used_bytes")
 
 
 class Subject(Struct, frozen=True):
-    """What a title may say of the collectives of one place, in words."""
+    """Facts, in words, that a title may use about the collectives of one place."""
 
     place: str
-    """As ` (layers.0, train.py:7)`; empty where nothing of it is known."""
+    """As ` (layers.0, train.py:7)`; empty if nothing of it is known."""
     size: str
     matched: bool
     """Each is matched with the other ranks'."""
@@ -34,7 +34,7 @@ class Subject(Struct, frozen=True):
 
 
 class Story(Struct, frozen=True):
-    """What is said of the collectives of one place."""
+    """Texts about the collectives of one place."""
 
     title_end: str
     """Follows how many there are, of what and where."""
@@ -74,7 +74,7 @@ def needless_findings(
     if frame.empty:
         return []
     frame = frame.assign(parameters=pattern(frame["parameter"]))
-    # What DTensor inserted is on the bill of `implicit-redistribute`, so it is told apart (see `one_line`).
+    # `implicit-redistribute` bills collectives that DTensor inserted, so they stay separate (see `one_line`).
     frame = frame.assign(inserted=hidden(frame))
     result = tally(frame, (*keys, "inserted"), VALUES, context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
@@ -128,7 +128,7 @@ def needless_findings(
                     *modules.evidence(line, "modules"),
                     Evidence(story.total_label, line.total),
                 ),
-                # A saving is claimed against a counterfactual only where there is one.
+                # A saving is claimed only if there is a counterfactual.
                 remedy=story.remedy if saving is not None else replace(story.remedy, counterfactual=None),
                 # Fingerprints of long messages are of a sample.
                 confidence="likely"

@@ -22,7 +22,7 @@ _CONFIDENCES: Final[tuple[Confidence, ...]] = ("certain", "likely", "possible")
 
 
 class _Fact(Struct, frozen=True):
-    """What another finding says of collectives of a line."""
+    """A fact that another finding has about collectives of a line."""
 
     finding: Finding
     rows: npt.NDArray[np.int64]
@@ -30,12 +30,12 @@ class _Fact(Struct, frozen=True):
 
 
 def one_line_each(context: Context, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, where redundant collectives that another line bills are a fact of that line.
+    """Return the findings; redundant collectives that another line bills become a fact of that line.
 
-    An implicit redistribute that is also redundant is one line, and so are two findings of redundancy about
-    the same collectives: a warning stays before information does, then the one of more collectives. Each
-    instant is billed once. The remedy and the saving are those of the redundancy, which is the more specific
-    fact. A finding whose collectives are not all on other lines stays as it is.
+    An implicit redistribute that is also redundant is one line. So are two findings of redundancy about the
+    same collectives: a warning goes before information, then the finding of more collectives. Each instant is
+    billed once. The remedy and the saving are those of the redundancy, which is the more specific fact. A
+    finding whose collectives are not all on other lines stays as it is.
     """
     length = len(context.collectives)
     owner = np.full(length, -1, dtype=np.int64)

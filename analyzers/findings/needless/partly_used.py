@@ -1,4 +1,4 @@
-"""Collectives of whose result every rank reads no more than one rank's share."""
+"""Collectives whose result is needless in part: every rank reads no more than one rank's share."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PARTIAL_GRADIENT: Final = "x = DTensor.from_local(x, mesh, [Replicate()], grad_p
 def partly_used(context: Context) -> pd.DataFrame:
     """Return the all_reduces and all_gathers of which each rank read some bytes, but at most its share.
 
-    It must be so on every rank of the group: what one rank reads all of is needed. Each rank has to read its
-    own even part along one dimension, element by element; of a gather that must be, in value and order, what
-    the rank had sent. Of wrappers' buffers, and where compiled code may have read unseen, what was read is
-    unknown and nothing is said.
+    This must hold on every rank of the group: if one rank reads all of the result, it is needed. Each rank
+    has to read its own even part along one dimension, element by element. For a gather that part must equal,
+    in value and order, the rank's input. If a wrapper's buffer is read, or compiled code may read unseen, the
+    bytes read are unknown and there is no finding.
     """
     if not context.tells("read_dimension"):
         return none_needless(context)
@@ -48,9 +48,9 @@ def partly_used(context: Context) -> pd.DataFrame:
 def find(context: Context) -> list[Finding]:
     """Return one finding a place.
 
-    An all_reduce of which a share is used could be a reduce_scatter, which sends half the bytes: half of its
-    time is claimed. An all_gather of whose result each rank reads its own share can be spared altogether; of
-    others' parts capture leaves unknown how much was read.
+    An all_reduce of which a share is used could be a reduce_scatter, which sends half the bytes. So half of
+    its time is claimed. An all_gather of whose result each rank reads its own share can be spared altogether.
+    If a rank reads others' parts, capture does not know how much it read.
     """
     frame = partly_used(context)
     return findings(
@@ -87,7 +87,7 @@ def _told(line: Line) -> Told:
 
 
 def gathered_by_dtensor(dim: int) -> str:
-    """Return the code that does the same if `from_local` lacks `grad_placements`, as in torch 2.11."""
+    """Return the code that does the same if `from_local` has no `grad_placements`, as in torch 2.11."""
     return (
         "# if from_local takes no grad_placements: gather part by DTensor, whose backward reduce_scatters\n"
         f"# x = DTensor.from_local(part, mesh, [Shard({dim})]).redistribute(placements=[Replicate()])"
@@ -125,7 +125,7 @@ def _scattered(cause: str, source: str | None, dim: int, reduce_op: str) -> Reme
 
 
 def _ungathered(cause: str, source: str | None, *, carries_gradient: bool) -> Remedy:
-    # What is gathered by a plain collective has no gradient, and its part must have none either.
+    # A plain collective's result has no gradient, and its part must have none either.
     own = "x" if carries_gradient else "x.detach()"
     code = (
         "part = x.to_local()  # in place of full_tensor() and a slice"

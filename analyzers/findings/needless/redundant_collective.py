@@ -27,7 +27,7 @@ SAME: Final = (
     *("rank", "step", "phase_class", "pass"),
     *("group", "group_id", "op", "dtype", "message_bytes", "reduce_op", "root", "parameter", "input_hash"),
 )
-"""What two records must share to be the same transfer. The parameter is among them because equal
+"""Columns in which two records must agree to be the same transfer. The parameter is among them because equal
 bytes of two parameters (norm weights as they are initialised) are two transfers."""
 
 KEYS: Final = ("op", "net", "phase_class", "caused_by_op", "parameters", "first_source", "source")
@@ -40,24 +40,24 @@ SENT_BY_ROOT: Final = ("broadcast", "scatter")
 """Only the root has bytes to compare."""
 
 SHOWN: Final = ("phase", "seq", "caused_by_op", "source")
-"""What is said of each of a pair."""
+"""Columns shown of each collective of a pair."""
 
 DDP_ITSELF: Final = "DistributedDataParallel"
-"""Causes that begin so broadcast, besides buffers, what each model agrees on once."""
+"""Causes that begin so broadcast buffers, and values that each model agrees on once."""
 
 
 @once
 def repeats(context: Context) -> pd.DataFrame:
     """Return the collectives that repeat an earlier one, with `first`: the row label of that one.
 
-    A repeat has the same rank, group, op, dtype, size and fingerprint of its input as an earlier
-    collective of the same step and phase class (forward; backward with recompute; optimizer;
-    other). It must be one on every rank that recorded it: equal bytes on one rank alone, as an
-    empty shard, spare nothing. Records with no fingerprint and barriers are never repeats.
+    A repeat has the same rank, group, op, dtype, size and fingerprint of its input as an earlier collective.
+    Both are in the same step and phase class (forward; backward with recompute; optimizer; other). It must be
+    one on every rank that recorded it: equal bytes on one rank alone, as an empty shard, spare nothing.
+    Records with no fingerprint and barriers are never repeats.
 
     A wrapper that gathers its parameters again in a later pass (the next micro-batch) trades time
     for memory on purpose. For causes of FSDP and ZeRO 3 only repeats within one pass are counted. Without a
-    backward between them, as in evaluation, forward passes are told apart by what else was gathered since.
+    backward between them, as in evaluation, forward passes are separated by what else was gathered since.
     Fingerprints are taken in surveyed steps only.
 
     Equal bytes may be a coincidence: ranks of one seed, a ring that passes equal blocks on. A repeat sends
@@ -74,8 +74,8 @@ def repeats(context: Context) -> pd.DataFrame:
     where = numbered(frame, ["rank", "step", "phase_class"])
     passes = np.cumsum(np.diff(where, prepend=-1) != 0)
     by_design = begins_with(frame["caused_by_op"], GATHERERS)
-    # Passes without another collective between them, as with gradients kept to the last micro-batch, are told
-    # apart by their operators.
+    # Passes without another collective between them, as with gradients kept to the last micro-batch, are
+    # separated by their operators.
     forwards = passes_begun(context, frame, backward=False)
     passes = passes * (forwards.max(initial=0) + 1) + forwards
     runs = np.zeros(len(frame), dtype=np.int64)

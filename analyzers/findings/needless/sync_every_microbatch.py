@@ -39,14 +39,14 @@ WINDOW: Final = ("rank", "window", "gradients_begun", "subject")
 def needless(context: Context) -> pd.DataFrame:
     """Return the gradient reductions that a later micro-batch of the same optimizer step repeats.
 
-    Micro-batches are told apart by their backward passes, as operators show them: a pass begins where
-    backward follows forward on a rank. `window` numbers the optimizer's steps; where no optimizer was seen
-    to step, a window is an audit step. It ends too where gradients are seen to be cleared: `gradients_begun`.
-    `subject` is what is reduced: parameter, cause, op, group and size, of DDP the whole pass. `passes` is how
-    many micro-batches of the window reduced it; the last is needed.
+    Backward passes, as operators show them, separate micro-batches: a pass begins when backward follows
+    forward on a rank. `window` numbers the optimizer's steps; if no optimizer was seen to step, a window is
+    an audit step. It also ends when gradients are seen to be cleared: `gradients_begun`. `subject` is what is
+    reduced: parameter, cause, op, group and size, of DDP the whole pass. `passes` is how many micro-batches
+    of the window reduced it; the last is needed.
 
-    What code of the user's own reduces need not be known as a parameter's gradient: after
-    torch.autograd.grad, or packed with others. It counts where an optimizer is seen (`_by_hand`).
+    A user's own reduction may be of a gradient without a parameter's name: after torch.autograd.grad, or
+    packed with others. It counts if an optimizer is seen (`_by_hand`).
     """
     frame = context.in_surveyed
     mask = (
@@ -70,7 +70,8 @@ def needless(context: Context) -> pd.DataFrame:
     stepped = frame["optimizer_steps"].max()
     counts_optimizer_steps = not pd.isna(stepped) and int(stepped) > 0
     if counts_optimizer_steps:
-        # What has none is from an optimizer's closure, which needs each of its gradients.
+        # A reduction without optimizer steps is from an optimizer's closure, which needs each of its
+        # gradients.
         frame = keep(frame, frame["optimizer_steps"].notna())
         if frame.empty:
             return frame
@@ -99,10 +100,10 @@ def _unnamed(frame: pd.DataFrame) -> pd.Series[bool]:
 def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which of the unnamed rows can be gradients, by their size and by when they are issued.
 
-    A line reduces gradients if it never ran before a backward and reduces at least once as much as the
-    smallest matrix product of backward has elements. Smaller ones of the same line are biases. What is
-    neither, as a loss, activations or statistics of a batch, is needed on each micro-batch. Nor are what else
-    a group reduces gradients where those have their names.
+    A line reduces gradients if it never ran before a backward and at least once reduces enough. Enough is as
+    many elements as the smallest matrix product of backward has. Smaller ones of the same line are biases.
+    Other reductions, as of a loss, activations or statistics of a batch, are needed on each micro-batch. A
+    group's other reductions are not gradients either, if its gradients have their names.
     """
     if not _known(context):
         return np.zeros(len(frame), dtype=bool)
@@ -148,8 +149,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a wrapper, op, group and line.
 
     The counterfactual is the same micro-batches with gradients added up on each rank and reduced with the
-    last one; the saving is the whole exposed time of the others. That is a mean over watched steps where
-    there are some: it is held against the length of those, and a surveyed step waits longer.
+    last one. The saving is the whole exposed time of the others. The exposed time is a mean over watched
+    steps if there are any. It is compared with their length, and a surveyed step waits longer.
     """
     frame = needless(context)
     if frame.empty:
@@ -204,8 +205,8 @@ def _all_reduced_once(context: Context, needless_rows: pd.DataFrame) -> bool:
 def _outermost(frame: pd.DataFrame, code: Codes) -> dict[int, str]:
     """Return for each finding the line to stand at: that of its outermost module, the first of several.
 
-    FSDP reduces the blocks of a model at lines inside it, and what its root holds at the line that called the
-    model: that is the step's own, in which the micro-batches are looped.
+    FSDP reduces the blocks of a model at lines inside it, and its root's parameters at the line that called
+    the model. This line is the step's own, in which the micro-batches are looped.
     """
     module = frame["module"].astype("string")
     depth = (module.str.count(".") + (module != "")).to_numpy(dtype=np.float64, na_value=np.inf)
@@ -284,7 +285,7 @@ class _Advice(Struct, frozen=True):
 
 
 def advise(cause: str) -> _Advice:
-    """Return how the wrapper is told to reduce with the last micro-batch only."""
+    """Return how to make the wrapper reduce with the last micro-batch only."""
     if cause.startswith(BUCKETS):
         return _Advice(
             "Use no_sync() for all micro-batches but the last, forward included: outside it "

@@ -40,8 +40,8 @@ def wide(context: Context) -> pd.DataFrame:
     """Return the collectives that move what a narrow format computed, with `narrow`, `by_hand` and what
     the narrow format would change: `saved_bytes`, `narrow_floor_ns`, `saveable_ns`.
 
-    These are reductions of gradients by a wrapper, of a known parameter or, by hand, outside of modules,
-    and a wrapper's gathers of parameters. The format is that of the parameter's own module, else of the
+    These are a wrapper's gathers of parameters, and reductions of gradients: by a wrapper, of a known
+    parameter or, by hand, outside of modules. The format is that of the parameter's own module, else of the
     wrapped one, else of the model.
     """
     frame = context.in_surveyed
@@ -70,8 +70,8 @@ def wide(context: Context) -> pd.DataFrame:
 
 
 def _narrow(computed: Formats, subject: dict[object, object]) -> tuple[str | None, bool]:
-    """Return the narrow format in which the subject of a collective is computed, None if it is not; and
-    whether only its size can tell that it is one of gradients."""
+    """Return the narrow format in which the subject of a collective is computed, None if it is not. Also
+    return whether only its size can show that it is one of gradients."""
     op, phase = subject["op"], subject["phase"]
     cause, module, parameter = (text(subject[name]) for name in ("caused_by_op", "module", "parameter"))
     gathers = op == "all_gather" and (cause or "").startswith(GATHERERS)
@@ -197,7 +197,7 @@ _EXACT = "Under autocast the weights are cast to {narrow} anyway, so nothing is 
 
 
 def remedy(cause: str | None, op: str, narrow: str, wide: str, saving_ns: int | None) -> Remedy:
-    """Return what to write for the wrapper that `cause` names; by hand where it names none."""
+    """Return what to write for the wrapper that `cause` names; by hand if it names none."""
     cause = cause or ""
     gathers = op == "all_gather"
     if gathers:

@@ -1,5 +1,6 @@
-"""Where lateness begins: the rank and the work that took longer than its peers', and what that cost.
+"""Origins of lateness: the rank and the work that took longer than its peers', and what that cost.
 
-It may import `analyzers.context`, `analyzers.pipelines`, `analyzers.replay`, `analyzers.shared`, `ledger`.
+It may import `analyzers.context`, `analyzers.pipelines`, `analyzers.replay.points`, `analyzers.shared`,
+`ledger`.
 Start reading in `origin`.
 """

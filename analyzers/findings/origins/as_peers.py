@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.findings.origins.over_steps import Usual
-from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.points.point_graph import Graph
 
 Ints = npt.NDArray[np.int64]
 
@@ -22,7 +22,7 @@ def middle(values: Ints) -> Ints:
 class Own:
     """The own times of one step's ranks, busy and idle, and what their peers have in their place.
 
-    A rank without peers is held to what it takes in its other steps, where `usual` tells it.
+    A rank without peers is held to what it takes in its other steps, if `usual` tells it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Own:
     def as_peers(self, rank: int) -> Ints:
         """Return the rank's own times by point if it were as its peers' median, or as usual.
 
-        As they are where neither is known.
+        As they are if neither is known.
         """
         if rank not in self._as_peers:
             self._as_peers[rank] = self._held_to(rank)
@@ -89,7 +89,7 @@ class Own:
     def common_idle_ns(self, rank: int) -> Ints:
         """Return, by point, the rank's idle time that most of its peers have too, but not all of them.
 
-        That is no rank's own: they wait for something that is not on record.
+        Such time does not belong to one rank: they wait for something that is not on record.
         """
         if rank not in self._common_idle:
             self._common_idle[rank] = self._shared_idle(rank)

@@ -9,8 +9,8 @@ from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.origins.over_steps import usual
-from shardtoll.analyzers.replay.graph import graphs_with_messages
-from shardtoll.analyzers.replay.simulate import Replayed, replay
+from shardtoll.analyzers.replay.points.point_graph import graphs_with_messages
+from shardtoll.analyzers.replay.points.point_replay import Replayed, replay
 from shardtoll.analyzers.shared.memo import once
 
 
@@ -18,8 +18,8 @@ from shardtoll.analyzers.shared.memo import once
 def compared(context: Context) -> tuple[Own, ...]:
     """Return the steps in which lateness can travel: between pipeline stages, or from group to group.
 
-    Empty where no rank can be held to anything. In a job with one group and no pipeline the rank that comes
-    last is late by itself.
+    Empty if no rank can be compared. In a job with one group and no pipeline the rank that comes last is late
+    by itself.
     """
     alike = alike_ranks(context)
     travels = bool(alike.stages) or context.in_alike["group_id"].nunique() > 1

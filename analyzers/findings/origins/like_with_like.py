@@ -17,16 +17,16 @@ class Alike(Struct, frozen=True):
     """Ranks that do the same work as each other."""
 
     peers: Mapping[int, tuple[int, ...]]
-    """rank -> the others alike; a rank that has no equal is left out."""
+    """rank -> the other ranks with the same work; a rank without an equal is left out."""
     stages: Mapping[int, int]
     """rank -> its stage, in pipelines; empty without any."""
     words: str
-    """What the others are called in a sentence: `the same stage of other replicas`."""
+    """Words for the others in a sentence: `the same stage of other replicas`."""
 
 
 @once
 def alike_ranks(context: Context) -> Alike:
-    """Return the ranks that are alike.
+    """Return the ranks that do the same work.
 
     In pipelines those of one stage, in the replicas of the pipeline. Else those that issue the same
     collectives on groups of the same sizes, as often.

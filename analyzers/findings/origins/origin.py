@@ -1,8 +1,8 @@
-"""Where lateness begins: the rank that is slow by itself, and what the others' waiting for it costs.
+"""Origins of lateness: the rank that is slow by itself, and what the others' waiting for it costs.
 
 A rank that comes late because it waited elsewhere is a victim. So ranks are compared with those that do the
-same work, or with their own other steps. The step is replayed along its dependencies with the slow ones as
-fast as those: the slow ranks own what the job and each wait lose by that.
+same work, or with their own other steps. The step is replayed along its dependencies with the slow ranks as
+fast as those. The slow ranks own the time that the job and each wait lose by that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.compared import as_recorded, compared, fixed, mean_ns
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.findings.origins.travelled import travelled_ns
-from shardtoll.analyzers.replay.simulate import Replayed
+from shardtoll.analyzers.replay.points.point_replay import Replayed
 from shardtoll.analyzers.shared.memo import once
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.points.point_graph import Graph
 
 Ints = npt.NDArray[np.int64]
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.origin import Origin
-from shardtoll.analyzers.findings.origins.what_if import Slowdowns, slowdowns
+from shardtoll.analyzers.findings.origins.without_slowdown import Slowdowns, slowdowns
 from shardtoll.ledger import Evidence, Figure
 
 LEAST: Final = 1.01

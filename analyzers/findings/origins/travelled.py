@@ -9,8 +9,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.as_peers import Own
-from shardtoll.analyzers.replay.host_messages import NO_ROW
-from shardtoll.analyzers.replay.simulate import Replayed
+from shardtoll.analyzers.replay.points.host_messages import NO_ROW
+from shardtoll.analyzers.replay.points.point_replay import Replayed
 
 
 def travelled_ns(
@@ -31,7 +31,8 @@ def travelled_ns(
         waited = rows["waited_ns"].to_numpy(dtype=np.int64, na_value=0)
         known = pd.DataFrame(
             {
-                # What a rank waits for at once, as a message sent and one received, it waits for together.
+                # If a rank waits for several at once, as a message sent and one received, it waits for them
+                # together.
                 "rank": rows["rank"].to_numpy(dtype=np.int64),
                 "end": (rows["start_ns"] + rows["duration_ns"]).to_numpy(dtype=np.int64) // 1_000,
                 "base": base_step.waited_ns[on_record],

@@ -1,13 +1,13 @@
 """Whether replicas agree, and how those that do not are split: in classes, by a factor, by what is absent.
 
-Tolerance. Replicas compute one thing, so equal kernels give equal bits; where they do not (atomic sums,
-other algorithms on other ranks) each rounds for itself. R roundings in series walk at random to eps x
-sqrt(R/12) of the value, in the root mean square: sqrt(eps) is reached at R = 12/eps, 1e8 roundings in
-float32 and 1,536 in bfloat16, where a gradient passes some tens a layer and a reduction over n ranks adds n
-- 1 in series at most. A reduction that is missing over n ranks puts them apart by about sqrt(2): in
-bfloat16, at a tolerance of 0.09, 16 times as much. A gradient that is zero in exact arithmetic is noise in
-any other: what is below eps times the root mean square of the model's gradients, an element, counts as
-equal.
+Tolerance. Replicas compute one thing, so equal kernels give equal bits. If they do not (atomic sums, other
+algorithms on other ranks), each rounds for itself. R roundings in series walk at random to eps x sqrt(R/12)
+of the value, in the root mean square. So sqrt(eps) is reached at R = 12/eps: 1e8 roundings in float32 and
+1,536 in bfloat16. There a gradient passes some tens a layer, and a reduction over n ranks adds n - 1 at most
+in series. A reduction that is missing over n ranks puts them apart by about sqrt(2). In bfloat16, at a
+tolerance of 0.09, this is 16 times as much. A gradient that is zero in exact arithmetic is noise in any
+other. So
+values below eps times the root mean square of the model's gradients, per element, count as equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_LOOKS: Final = 16
 """Steps of one tensor that are looked at closely."""
 
 WHOLE: Final = ("size_class", *SKETCH_COLUMNS)
-"""Columns that, besides the fingerprint, tell two large tensors apart: see `whole_contents`."""
+"""Columns that separate two large tensors, in addition to the fingerprint: see `whole_contents`."""
 
 Case = Literal["parts", "absent", "zero", "not-finite", "scale", "classes"]
 
@@ -50,7 +50,7 @@ class Split(Struct, frozen=True):
     """`parts`: no two ranks agree. `classes`: some do. `scale`: multiples of each other. Else what some
     ranks hold: nothing, zeros, NaN or infinity."""
     odd: tuple[int, ...]
-    """Of absent, zero, not finite: the ranks. Else all that do not agree with the most."""
+    """If absent, zero or not finite: those ranks. Else all that do not agree with the most."""
     classes: tuple[tuple[int, ...], ...]
     relative: float | None
     """Distance of the two ranks farthest apart over the ranks' root mean square size; None unknown."""
@@ -62,7 +62,7 @@ class Split(Struct, frozen=True):
 
 @once
 def computed_eps(context: Context) -> float:
-    """Return the spacing of the narrowest dtype that operators computed in; 0 where none is on record."""
+    """Return the spacing of the narrowest dtype that operators computed in; 0 if none is on record."""
     shapes = context.computes["shapes"].drop_duplicates().astype(str)
     spacings = [EPS[name] for mark, name in IN_SHAPES.items() if shapes.str.contains(mark, regex=False).any()]
     return max(spacings, default=0.0)
@@ -78,7 +78,7 @@ def gradient_rms(context: Context) -> float:
 
 
 def suspects(rows: pd.DataFrame, sets: Sequence[Replicas]) -> pd.DataFrame:
-    """Return the rows of those sets and steps in which not all ranks hold equal bits, with `set`.
+    """Return the rows of those sets and steps in which some ranks hold other bits, with `set`.
 
     A rank without a row counts as different.
     """
@@ -94,7 +94,7 @@ def suspects(rows: pd.DataFrame, sets: Sequence[Replicas]) -> pd.DataFrame:
     if joined.empty:
         return joined
     size = np.array([len(copies.ranks) for copies in sets])
-    # What has no fingerprint (a fake tensor's) says nothing, not even that it differs.
+    # A value without a fingerprint (a fake tensor's) proves nothing, not even a difference.
     grouped = joined.groupby(["set", "step"], sort=False)
     prints, squares = grouped["hash"].transform("nunique"), grouped["square"].transform("nunique")
     all_hashed = grouped["hash"].transform("count") == grouped["hash"].transform("size")
@@ -110,7 +110,7 @@ def suspects(rows: pd.DataFrame, sets: Sequence[Replicas]) -> pd.DataFrame:
 def split(
     rows: pd.DataFrame, ranks: Sequence[int], *, eps: float, noise: float, absent_counts: bool = True
 ) -> Split | None:
-    """Return how the ranks differ in one step; None where they agree within the tolerance.
+    """Return how the ranks differ in one step; None if they agree within the tolerance.
 
     `noise`: what an element may be off by whatever its size.
     """
@@ -191,7 +191,7 @@ def _classes(
 def _factor(
     sketches: npt.NDArray[np.float64], squares: npt.NDArray[np.float64], limit: float
 ) -> float | None:
-    """Return the largest factor between two ranks, where all are multiples of one; None otherwise."""
+    """Return the largest factor between two ranks, if all are multiples of one; None otherwise."""
     if len(sketches) < 2:
         return None
     least = int(np.argmin(squares))
@@ -218,8 +218,8 @@ def looks(rows: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
 def whole_contents(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with `WHOLE`: what of all elements tells large tensors apart, rounded to be compared.
 
-    The square to four digits or so, the sketch to a thousandth of the tensor's size. What the fingerprint
-    tells by itself, and what has no square, has none.
+    The square to four digits or so, the sketch to a thousandth of the tensor's size. A tensor that its
+    fingerprint identifies, or without a square, has none.
     """
     square = rows["square"].to_numpy(dtype=np.float64, na_value=np.nan)
     sampled = (rows["numel"] > SAMPLE).to_numpy(dtype=bool) & (square > 0)
@@ -235,7 +235,7 @@ def rows_of(context: Context, kind: str) -> pd.DataFrame:
     """Return the values of a kind that were taken in a step.
 
     Gradients are those that an optimizer used: others, as of a micro-batch that is still to be added to, need
-    not be whole. Where no optimizer stepped in the whole run, those at the ends of steps.
+    not be whole. If no optimizer stepped in the whole run, those at the ends of steps.
     """
     values: Any = context.values
     rows: pd.DataFrame = values[

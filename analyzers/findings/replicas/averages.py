@@ -1,7 +1,7 @@
 """Whether values that ranks hold equal after a message are the mean of what they held, or its sum.
 
 A look follows the step in which values were added up, and the optimizer moves them in that step too. So after
-an average they are near the mean of the look before, and after a sum near so many times it as there are
+an average they are near the mean of the look before. After a sum they are near that mean times the number of
 ranks. The sketches of values show how far from each; see `ledger.records.value`. If values begin at zero, as
 biases, both are near: many parameters together decide for them.
 """
@@ -27,10 +27,10 @@ Far = dict[tuple[tuple[int, ...], int, str], tuple[float, float, float]]
 
 
 def verdict(context: Context, over: tuple[int, ...], step: int, name: str) -> Verdict:
-    """Return what a parameter's equal values after a step are of these ranks' before; None where unclear.
+    """Return whether equal values after a step are a sum or a mean of these ranks'; None if unclear.
 
-    Where its own values are unclear the others' that were equal after that step tell. A sum among means is
-    unclear: so do values look that began at zero.
+    If its own values are unclear, the other parameters that were equal after that step decide. A sum among
+    means is unclear: so do values look that began at zero.
     """
     by_itself = _clear(*_far(context).get((over, step, name), (0.0, 0.0, 0.0)))
     together = _clear(*_together(context).get((over, step), (0.0, 0.0, 0.0)))

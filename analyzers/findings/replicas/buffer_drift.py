@@ -1,4 +1,4 @@
-"""Buffers that ranks held equal and do not any more, where nothing makes them equal again."""
+"""Buffers that ranks held equal and do not any more, and nothing makes them equal again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from shardtoll.ledger.words.human import ranks as rank_words
 def find(context: Context) -> list[Finding]:
     """Return one finding for all such buffers of data-parallel ranks: often a choice, as in batch norm.
 
-    Silent where buffers are broadcast, as DDP does before each forward: there they differ between steps only.
+    No finding if buffers are broadcast, as DDP does before each forward: there they differ between steps
+    only.
     """
     rows = rows_of(context, "buffer")
     rows = keep(rows, rows["placements"].isna() & rows["square"].notna())

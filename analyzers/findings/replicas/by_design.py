@@ -3,8 +3,8 @@
 Local SGD has each rank step on its own gradients and averages the parameters every so many steps. The proof:
 a message of room for the parameter adds up values that are no gradient, over the ranks that differ. After it
 they are equal again, bit for bit, and near the mean of what they were. It has to go on until the run ends:
-the steps after the last time are no more than there were between two times. What is less than that, as one
-time alone, a sum of which no look tells that it was divided, or one between steps, may be right.
+the last time is followed by no more steps than lie between two times. Less proof may be right: one time
+alone, one between steps, or a sum without a look that shows the division.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Design(Struct, frozen=True):
     """Why replicas differ."""
 
     unless: str | None
-    """What would make it right, in words; None if the records show that it is."""
+    """Words for a condition under which it is right; None if the records show that it is."""
 
 
 def design(context: Context, copies: Replicas) -> Design | None:
@@ -74,8 +74,8 @@ def _lines(context: Context, copies: Replicas) -> list[list[Sum]]:
 def _judge(context: Context, copies: Replicas, line: Sequence[Sum]) -> str | None:
     """Return whether a line averages this parameter: `RIGHT`, `WRONG`, in words what would make it right.
 
-    None if it does not, or did not go on. It is right where a look shows the mean, or where there is none
-    and the message is an average of the values; both need two times.
+    None if it does not, or did not go on. It is right where a look shows the mean, or where there is none and
+    the message is an average of the values. Both need two times.
     """
     table = looks(context).get(copies.name)
     if table is not None and set(copies.ranks) <= set(table.columns):
@@ -138,7 +138,7 @@ def _shown(mine: pd.DataFrame, times: Sequence[int]) -> list[tuple[int, int]]:
 def _copies(context: Context, copies: Replicas) -> set[int]:
     """Return the steps in which the values may have been copied between these ranks, which makes them equal.
 
-    Where they are, the others' work is lost, whatever else was added up.
+    If they may have been copied, the others' work is lost, whatever else was added up.
     """
     least = _bytes_of(context).get(copies.name, 0)
     return {

@@ -20,9 +20,9 @@ GIVEN: Final = "clip_grads_with_norm_"
 def clipped_by(context: Context, norms: pd.DataFrame, of: pd.DataFrame, least: float) -> pd.DataFrame:
     """Return the norms that a program clips by, without those from which it is still to make one.
 
-    What `get_total_norm` returns is a step on the way where the clipping was then given a norm, where it was
-    taken of some of the rank's gradients only, or where ranks add it, or its square, up (to
-    `least`, relative).
+    The result of `get_total_norm` is an intermediate in three cases. The clipping was then given a norm; the
+    result covers some of the rank's gradients only; or ranks add it, or its square, up. (`least`: relative
+    tolerance.)
     """
     kinds = norms["name"].astype(str)
     halfway = kinds.str.endswith(ALONE)

@@ -22,11 +22,11 @@ COMBINES: Final = ("all_reduce", "reduce_scatter")
 def combined(context: Context) -> dict[str, str]:
     """Return the parameters that may be each rank's own, as an expert's, with the module that adds up.
 
-    The first surveyed step tells, when equal weights are still equal. What is gathered before anything is
-    added up, as after a norm of a part of a sequence, is none of these. Of the parts of the module that are
-    left, one that all ranks give the same counts if it makes as much as is added up, as an expert whose
-    output is masked does and a router does not. One that ranks give other things counts unless what they
-    make divides the whole evenly: then a batch is split by hand.
+    The first surveyed step tells, when equal weights are still equal. Tensors gathered before anything is
+    added up, as after a norm of a part of a sequence, are none of these. A part of the module with equal
+    inputs on all ranks counts if it makes as much as is added up. An expert whose output is masked does so, a
+    router does not. A part with other inputs counts unless its results divide the whole evenly: then a batch
+    is split by hand.
     """
     calls, computes = context.in_surveyed, context.computes_in_steps
     calls = keep(calls, (calls["phase"] == "forward") & (calls["group_size"] > 1) & calls["issue_ns"].notna())
@@ -64,7 +64,7 @@ def combined(context: Context) -> dict[str, str]:
 
 
 def _part(module: str, top: str) -> str:
-    """Return the child of `top` that the module is in; the module itself where it is none."""
+    """Return the child of `top` that the module is in; the module itself if it is in none."""
     before = f"{top}." if top else ""
     return module if module == top else before + module.removeprefix(before).partition(".")[0]
 
@@ -89,6 +89,6 @@ def _own(computes: pd.DataFrame, first: int, ranks: Sequence[int], part: str, wh
     results = {result_elements(str(shapes)) for shapes in rows["shapes"].unique()}
     if bool(alike.xs(first, level="step").all()):
         return whole in results
-    # That tokens are dealt out evenly by chance in each surveyed step is next to impossible.
+    # Tokens are hardly ever spread evenly by chance in each surveyed step.
     even = bool((everywhere & (calls["shapes"].nunique() == 1)).all())
     return not (even and whole in {len(ranks) * each for each in results if each})

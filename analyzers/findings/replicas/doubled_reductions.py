@@ -89,7 +89,7 @@ def _after_wrapper(context: Context, frame: pd.DataFrame) -> list[Finding]:
 def _kept(context: Context, rows: pd.DataFrame) -> pd.Series[bool]:
     """Return whether the result was used as it is: whoever divides it afterwards does no harm.
 
-    By fingerprint: the optimizer's gradient is the result. Where no gradient is on record it counts as used.
+    By fingerprint: the optimizer's gradient is the result. If no gradient is on record, it counts as used.
     """
     used = rows_of(context, "gradient")
     used = used[["name", "rank", "step", "hash"]].drop_duplicates(["name", "rank", "step"])
@@ -148,7 +148,7 @@ def _doubled(
 
 
 def _sums_among_means(context: Context, frame: pd.DataFrame) -> list[Finding]:
-    """Return the gradients added up by hand where most others over the same ranks are averaged.
+    """Return the gradients added up by hand if most others over the same ranks are averaged.
 
     Only possible: what was divided before the reduction does not show. A gradient that was divided after it
     does, and is left out.

@@ -39,7 +39,7 @@ class Drift(Struct, frozen=True):
     looks: int
     first_relative: float | None
     unless: str | None = None
-    """What may make it right all the same, in words."""
+    """Condition, in words, under which it is right all the same."""
 
 
 def _drifts(context: Context) -> list[Drift]:
@@ -66,7 +66,7 @@ def _drifts(context: Context) -> list[Drift]:
             if how is not None:
                 seen.append((step, how))
         if all(step == BEFORE for step, _ in seen):
-            # The first step made them equal, as where it begins with a broadcast.
+            # The first step made them equal, as when it begins with a broadcast.
             continue
         why = design(context, copies)
         if why is not None and why.unless is None:
@@ -91,9 +91,9 @@ def _drifts(context: Context) -> list[Drift]:
 def _limit(history: pd.DataFrame, copies: Replicas, step: int, eps: float) -> float:
     """Return how far apart, relative to their size, rounding may have put replicas by this step.
 
-    sqrt(eps) of the way that the first of them has gone since the first look, for their gradients may be that
-    far apart; and one spacing of the values themselves. A gradient that is not reduced puts them apart by
-    about that whole way.
+    The limit is sqrt(eps) of the way that the first of them has gone since the first look: their gradients
+    may be that far apart. One spacing of the values themselves is added. A gradient that is not
+    reduced puts them apart by about that whole way.
     """
     of_rank = history[(history["rank"] == copies.ranks[0]).to_numpy(dtype=bool)].sort_values("step")
     sketches = of_rank[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -107,12 +107,12 @@ def _limit(history: pd.DataFrame, copies: Replicas, step: int, eps: float) -> fl
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding a parameter whose replicas hold different values, or one for many alike."""
+    """Return one finding a parameter whose replicas hold different values, or one for many of them."""
     if context.values.empty:
         return []
     apart = gradients.apart(context)
     wrong = {difference.replicas.name for difference in apart}
-    # What may be right, and is told of as a gradient, is not told of twice.
+    # A parameter that may be right, and that a gradient's finding names, is not named twice.
     explained = {difference.replicas.name for difference in apart if difference.unless is not None}
     alike: dict[tuple[object, ...], dict[str, list[Drift]]] = {}
     for drift in _drifts(context):

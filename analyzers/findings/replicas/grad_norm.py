@@ -1,8 +1,8 @@
 """Total gradient norms that count a replica more than once, or a part of the model only.
 
 The truth is the sum over all parameters of the squares of each different part, each counted once, whichever
-ranks hold it. Two ways of taking a norm are looked at: torch's functions, which leave `norm` rows; and a
-sum of squares that the program adds up over ranks itself, known by its value.
+ranks hold it. Two ways of taking a norm are looked at. One is torch's functions, which leave `norm` rows. The
+other is a sum of squares that the program adds up over ranks itself, known by its value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find(context: Context) -> list[Finding]:
 
 
 def _once_each(rows: pd.DataFrame) -> float | None:
-    """Return the sum of squares with each different part counted once; None where one is unknown."""
+    """Return the sum of squares with each different part counted once; None if one is unknown."""
     if rows["square"].isna().any() or rows["hash"].isna().any():
         return None
     return float(whole_contents(rows).drop_duplicates(["name", "shape", "hash", *WHOLE])["square"].sum())
@@ -153,14 +153,14 @@ class _Sum(Struct, frozen=True):
     sent: dict[int, float]
     got: dict[int, float]
     truth: float
-    """What the sum had to be, over the ranks of the group."""
+    """The correct sum over the ranks of the group."""
 
 
 def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
     """Return the hand-made norms: one float32 that is a rank's sum of squares, added up over ranks.
 
-    It is known by its value: on every rank the same multiple (clipping comes after) of the sum of
-    squares of the gradients that the rank holds; without clipping once.
+    It is known by its value: on every rank the same multiple of the sum of squares of the gradients that the
+    rank holds. Without clipping, which comes after, the multiple is one.
     """
     frame = context.in_steps
     frame = keep(
@@ -175,7 +175,7 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
     if frame.empty or gradients["square"].isna().any():
         return []
     frame = keep(frame, frame["step"].isin(gradients["step"].unique()))
-    # Clipping has scaled them since; where torch took a norm, or was given one, they are known as they were.
+    # Clipping has scaled them since; if torch took a norm, or was given one, they are known as they were.
     normed = rows_of(context, "normed")
     normed = keep(normed, (normed["nth"] == 0) & normed["square"].notna())
     takings = [
@@ -222,7 +222,7 @@ def _by_members(context: Context, rows: pd.DataFrame) -> list[tuple[tuple[int, .
 def _recognised(
     rows: pd.DataFrame, over: tuple[int, ...], step: int, local: pd.Series[float], gradients: pd.DataFrame
 ) -> _Sum | None:
-    """Return the sum where it is one of squares; None where it is something else."""
+    """Return the sum if it is one of squares; None if it is something else."""
     sent, got = {}, {}
     for rank, before, after in rows[["rank", "number_sent", "number_received"]].itertuples(index=False):
         if not before > 0 or not after > 0:
@@ -233,7 +233,7 @@ def _recognised(
     scales = np.array([sent[rank] / float(local[step, rank]) for rank in over])
     if scales.max() / scales.min() - 1 > LEAST:
         return None
-    # All alike, and not once: any number that is equal on all ranks, as a count of tokens, would do.
+    # If all ranks send the same number, only the norm itself counts: else a count of tokens would do as well.
     alike = max(sent.values()) / min(sent.values()) - 1 <= LEAST
     if alike and abs(scales.mean() - 1) > LEAST:
         return None

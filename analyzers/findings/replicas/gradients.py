@@ -53,15 +53,15 @@ class Apart(Struct, frozen=True):
     checked: int
     dtype: str
     over: str | None
-    """What the missing reduction is over: a mesh dimension, where one is."""
+    """The mesh dimension, if any, over which the reduction is missing."""
     within: str | None
-    """The groups whose ranks agree, where those that agree are groups."""
+    """The groups whose ranks agree, if those that agree are groups."""
     reduced: tuple[tuple[int, ...], ...]
     """Over which ranks the program reduced this gradient, by its records."""
     local_grad: str | None
     """Placements of the gradient as it was held."""
     unless: str | None = None
-    """What may make it right all the same, in words."""
+    """Condition, in words, under which it is right all the same."""
 
 
 CAUSES: Final[dict[Case, Cause]] = {
@@ -165,7 +165,7 @@ def _structure(context: Context, copies: Replicas, how: Split) -> tuple[str | No
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding a parameter whose replicas hold different gradients, or one for many alike.
+    """Return one finding a parameter whose replicas hold different gradients, or one for many of them.
 
     It needs no baseline: that replicas differ proves that at most one of them can be right.
     """

@@ -25,8 +25,8 @@ def pipelined(context: Context) -> bool:
 def exchanged(context: Context) -> frozenset[str]:
     """Return the parameters whose forward computes between two all_to_alls of an enclosing module.
 
-    There the tokens are those of all ranks that were meant for this one: each rank's parameter
-    is its own, as an expert's. Where operators are not on record, all parameters of the module are.
+    There the tokens are those of all ranks that were meant for this one. Each rank's parameter is its own, as
+    an expert's. If operators are not on record, all parameters of the module are returned.
     """
     frame = context.in_steps
     frame = keep(frame, (frame["op"] == EXCHANGE) & (frame["phase"] == "forward") & frame["module"].notna())

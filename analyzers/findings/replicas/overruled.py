@@ -1,4 +1,4 @@
-"""What an exact check of the gradients settles: invariants that said less, and guesses that it refutes."""
+"""Results of an exact check of the gradients, which settle weaker invariants and refute guesses."""
 
 from __future__ import annotations
 

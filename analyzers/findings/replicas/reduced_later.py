@@ -1,7 +1,7 @@
 """Gradients that are a part as they are held and are added up elsewhere.
 
-As in ZeRO's one flat buffer, or where `reduce` leaves the sum with the rank that owns the parameter, which
-updates it and sends it to the others.
+Examples are ZeRO's one flat buffer, or `reduce`, which leaves the sum with the rank that owns the parameter.
+The owner updates it and sends it to the others.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def _roots(context: Context, ops: tuple[str, ...]) -> Roots:
 def reduced_later(context: Context, copies: Replicas, step: int, numel: int, dtype: str) -> bool:
     """Whether these ranks' unequal gradients moved the parameter equally, bit for bit, in a step.
 
-    Then the optimizer did not take them as they are. That they were added up needs a message too that has
-    room for them: where parameters are only copied from one rank the others' gradients are lost. So what was
-    added up for one rank has to come from that one. And where each rank's values were added up instead, and
-    not divided, they are equal and wrong.
+    Then the optimizer did not take them as they are. A message with room for them must also add them up. If
+    parameters are only copied from one rank, the others' gradients are lost. So what was added up for one
+    rank has to come from that one. If each rank's values were added up instead, and not divided, they are
+    equal and wrong.
     """
     table = looks(context).get(copies.name)
     least = numel * SIZES.get(dtype, 2)

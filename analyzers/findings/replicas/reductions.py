@@ -15,18 +15,18 @@ from shardtoll.analyzers.shared.tally import codes, keep
 from shardtoll.ledger import Group
 
 REDUCES: Final = ("all_reduce", "reduce_scatter")
-"""What adds up gradients; `reduce` leaves the sum on one rank only."""
+"""Ops that add up gradients; `reduce` leaves the sum on one rank only."""
 
 BACKWARD: Final = ("backward", "optimizer", "other")
-"""Phases in which what names a parameter is its gradient, or its values where `of_values` says so."""
+"""Phases in which what names a parameter is its gradient, or its values if `of_values` says so."""
 
 
 @once
 def mesh_groups(context: Context) -> dict[str, list[tuple[int, ...]]]:
     """Return the groups along each named mesh dimension, ranks in mesh order.
 
-    Where a rank is in two groups of a name, as two meshes with equal names leave them, those that no
-    collective used are left out.
+    If a rank is in two groups of a name, as two meshes with equal names leave them, those that no collective
+    used are left out.
     """
     by_dim: dict[str, list[Group]] = {}
     for group in context.ledger.groups:

@@ -1,4 +1,4 @@
-"""What to change when replicas do not agree: one sentence, and the code to write."""
+"""Remedies if replicas do not agree: one sentence, and the code to write."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ AVERAGED: Final = ".grad, op=dist.ReduceOp.AVG)  # as the wrapper does with the 
 def wrapped(context: Context, findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with code that fits the wrapped model.
 
-    DDP's object knows a parameter under its module. A gradient that is reduced by hand over the very
-    ranks over which a wrapper averages its siblings has to be averaged too.
+    DDP's object knows a parameter under its module. If a gradient is reduced by hand over the ranks over
+    which a wrapper averages its siblings, it has to be averaged too.
     """
     table = context.parameters
     table = keep(table, table["wrapper"].notna() & table["group"].notna())

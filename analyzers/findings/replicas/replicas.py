@@ -22,8 +22,8 @@ from shardtoll.ledger import SKETCH_COLUMNS
 Basis = Literal["placements", "wrapper", "reduced", "start"]
 
 NEAR: Final = 0.1
-"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are
-at 2; that eight numbers of a sketch tell 0.1 instead has a chance of 1 in 20,000 a parameter."""
+"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are at
+2. The chance that eight numbers of a sketch show 0.1 instead is 1 in 20,000 a parameter."""
 
 
 class Replicas(Struct, frozen=True):
@@ -32,8 +32,8 @@ class Replicas(Struct, frozen=True):
     name: str
     ranks: tuple[int, ...]
     basis: Basis
-    """What tells: DTensor placements that say Replicate; the wrapper or the program, which reduces the
-    gradient over these ranks; or that the ranks began with equal values."""
+    """Evidence that they are replicas. It is DTensor placements that say Replicate, or the wrapper or the
+    program, which reduces the gradient over these ranks. Or the ranks began with equal values."""
     mesh_dim: str | None = None
     group: str | None = None
     wrapper: str | None = None
@@ -45,8 +45,9 @@ class Replicas(Struct, frozen=True):
 def held(context: Context) -> pd.DataFrame:
     """Return one row for each parameter and rank: its shape, placements, wrapper and that one's group.
 
-    From the parameters' table; of those that are not in it, from their values. What FSDP2 had gathered when
-    it was looked at, as after evaluation, is no plain tensor: how it is sharded is told by another look.
+    From the parameters' table; of those that are not in it, from their values. A tensor that FSDP2 had
+    gathered when it was looked at, as after evaluation, is not a plain tensor. Another look shows how it is
+    sharded.
     """
     table = context.parameters
     seen = context.values
@@ -89,7 +90,7 @@ def _by_placements(context: Context, name: str, rows: pd.DataFrame) -> list[Repl
     placed, dims = kinds(text(first["placements"])), _dims(text(first["mesh_dims"]))
     ranks = {int(rank) for rank in rows["rank"]}
     if len(dims) != len(placed):
-        # A mesh without names: its dimensions cannot be told apart, but one that is all there is.
+        # A mesh without names: its dimensions cannot be identified, unless there is only one.
         whole = all(kind == "replicate" for kind in placed) and bool(placed) and not pipelined(context)
         same = tuple(sorted(ranks))
         return [Replicas(name, same, "placements", sure=False)] if whole and len(same) > 1 else []
@@ -107,7 +108,8 @@ def _by_placements(context: Context, name: str, rows: pd.DataFrame) -> list[Repl
 def _along(context: Context, dim: str, name: str) -> list[tuple[int, ...]]:
     """Return the groups along a parameter's mesh dimension.
 
-    Of two meshes that name it alike, only what its gradient was reduced over is known to be the parameter's.
+    If two meshes give it the same name, only ranks over which its gradient was reduced are known to be the
+    parameter's.
     """
     groups = mesh_groups(context).get(dim, [])
     if not clash(groups):
@@ -135,8 +137,8 @@ def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) 
     entries += [(over, "reduced", None, None) for over in sorted(covered(context).get(name, ()))]
     if not pipelined(context) and name not in checked_right(context):
         together = started.together(name)
-        # Experts of one seed begin alike on all ranks and are each rank's own; alike in several sets apart,
-        # they are copies of several experts.
+        # Experts of one seed begin equal on all ranks, and each rank has its own. If they are equal in
+        # several separate sets, they are copies of several experts.
         if name not in exchanged(context) or len(together) > 1:
             entries += [(over, "start", None, None) for over in together]
     sets = []
@@ -192,7 +194,7 @@ class _Start(Struct, frozen=True):
 
     equal: dict[str, list[tuple[int, ...]]]
     weak: frozenset[str]
-    """Vectors, and what held one value throughout: biases and norms begin alike, whatever they are."""
+    """Vectors, and tensors of one value throughout: biases and norms begin equal, whatever they are."""
     modules: dict[str, list[tuple[int, ...]]]
     """By module: how the first of the others in it divides the ranks."""
     usual: tuple[tuple[int, ...], ...]
@@ -202,7 +204,7 @@ class _Start(Struct, frozen=True):
         """Return the sets of ranks that began equal and are no accident.
 
         A value that proves little is a replica if the matrices of its module are. If there are none, as in a
-        norm, it is one if most of the model's matrices are and it is equal too.
+        norm, it is one if it is equal too and most of the model's matrices are replicas.
         """
         if name not in self.weak:
             return self.equal.get(name, [])
@@ -219,7 +221,7 @@ class _Start(Struct, frozen=True):
         values = context.values
         values = keep(values, (values["kind"] == "parameter") & values["name"].isin(names))
         values = keep(values, values["placements"].isna() & (values["numel"] > 0))
-        # What was there before the first step has no step.
+        # Values from before the first step have no step.
         values = values.assign(order=values["step"].fillna(-1)).sort_values("order", kind="stable")
         first = values.drop_duplicates(["name", "rank"])
         equal: dict[str, list[tuple[int, ...]]] = {}
@@ -239,8 +241,8 @@ class _Start(Struct, frozen=True):
 def _alike(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     """Return the ranks that hold one tensor of equal shape, by equal values or nearly equal ones.
 
-    A rank belongs to the first class whose first rank it is like. What is the same as an earlier rank's
-    goes where that one went: compared are only the different ones.
+    A rank belongs to the first class whose first rank it is like. A rank whose values equal an earlier rank's
+    joins that one's class, so only different ones are compared.
     """
     sketches = rows[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)
     with np.errstate(over="ignore"):

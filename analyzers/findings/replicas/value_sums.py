@@ -1,7 +1,7 @@
-"""Messages that may add up the values of parameters rather than gradients, and when values were alike.
+"""Messages that may add up the values of parameters rather than gradients, and when values were equal.
 
-A line that asks for its message right after a backward, as a surveyed step shows it, adds up gradients: what
-averages parameters follows the optimizer, or comes before the forward.
+A line that asks for its message right after a backward, as a surveyed step shows it, adds up gradients.
+Averages of parameters follow the optimizer, or come before the forward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINE: Final = ["source", "op", "group"]
 
 
 class Sum(Struct, frozen=True):
-    """What one line added up over some ranks in one step, one rank's part of it."""
+    """Values that one line added up over some ranks in one step, one rank's part of it."""
 
     step: int
     """The last that had begun; or `BEFORE`."""
@@ -45,9 +45,9 @@ class Sum(Struct, frozen=True):
 
 @once
 def value_sums(context: Context) -> list[Sum]:
-    """Return what may have added up values: what says so, and what names no parameter and is no gradient.
+    """Return messages that may add up values: marked ones, and unnamed ones that are no gradients.
 
-    Of floats alone, and by a sum or an average: a maximum or a count averages nothing.
+    Only floats, and only a sum or an average: a maximum or a count averages nothing.
     """
     frame = context.collectives
     of_values, between = frame["of_values"].fillna(False).astype(bool), frame["step"].isna()

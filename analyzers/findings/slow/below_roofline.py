@@ -39,8 +39,8 @@ LEAST_COLLECTIVES: Final = 3
 """The factor is a median; of fewer it would be an accident."""
 
 LEAST_OF_PART: Final = 5
-"""The same where only collectives of one size or of one group are slow: there are more such parts to be
-slow by accident."""
+"""The same if only collectives of one size or of one group are slow: more such parts can be slow by
+accident."""
 
 LEAST_SHARE: Final = 0.01
 """Share of the step that reaching the expected time must be able to save."""
@@ -66,10 +66,10 @@ class _Part(Struct, frozen=True):
 def find(context: Context) -> list[Finding]:
     """Return one finding a group and op whose transfers lie well above the band of sound runs.
 
-    The median over all of them is judged. If that is sound, it is that over those of one size (to a factor of
-    two), those of one group, and those with company on the links. Toll: exposed transfer per step, on the
-    rank where it is largest; waiting for late ranks is billed as straggler. The counterfactual is the same
-    collectives at their expected times; the saving is what of the transfer above those was exposed.
+    The median over all of them is judged. If that is sound, these are judged: the median over those of one
+    size (to a factor of two), of one group, and with company on the links. Toll: exposed transfer per step,
+    on the rank where it is largest; waiting for late ranks is billed as straggler. The counterfactual is the
+    same collectives at their expected times; the saving is what of the transfer above those was exposed.
     """
     every, frame = transfers.judged(context), transfers.rows(context)
     if every.empty:

@@ -1,9 +1,9 @@
 """A mesh dimension that spans nodes although another order of the mesh would keep it inside one.
 
 The advice puts another dimension across nodes, so what that one sends has to be known. A dimension without a
-collective on record is more likely unseen than unused: user buffers, symmetric memory and libraries with
+collective on record is more likely unseen than unused. User buffers, symmetric memory and libraries with
 communicators of their own leave no records. To move such a dimension out of its node would cost far more than
-it spares. It stays where it is, and nothing is said. Where its collectives are on record but no bytes of them
+it spares. It stays where it is, and there is no finding. If its collectives are on record but have no bytes
 in these steps, the finding is possible and says so.
 """
 
@@ -36,13 +36,13 @@ from shardtoll.ledger.words.human import duration, size, some_time
 
 WORTH: Final = 0.9
 """Another order has to bring the bytes that cross nodes, or the projected time, below this part. Neither may
-grow where both are known and it is the bytes that shrink."""
+grow if both are known and it is the bytes that shrink."""
 
 COLUMNS: Final = (
     *("step", "rank", "group", "group_id", "mesh_dim"),
     *("op", "message_bytes", "caused_by_op", "exposed_ns"),
 )
-"""What is read of a collective: copies of all columns of millions of rows would cost."""
+"""Columns of a collective that are read: copies of all columns of millions of rows would cost."""
 
 LEAST_SHARE: Final = 0.01
 """Share of the step that another order must be able to save; a mesh is not turned round for less."""
@@ -52,7 +52,7 @@ MOST_DIMS: Final = 6
 
 
 class _Traffic(Struct, frozen=True):
-    """What moves along one dimension, on the rank where that is most."""
+    """Bytes moved along one dimension, on the rank that moves most."""
 
     name: str | None
     ops: Ops
@@ -73,11 +73,11 @@ class _Order(Struct, frozen=True):
     crossing: float
     """Bytes from node to node, of all ranks."""
     projected: Projected | None
-    """Of all collectives; None if the fabric has no rates between nodes."""
+    """Sum over all collectives; None if the fabric has no rates between nodes."""
 
     @property
     def time_ns(self) -> float | None:
-        """What is expected."""
+        """The expected time; None if there is no projection."""
         return None if self.projected is None else self.projected.time_ns
 
 
@@ -85,8 +85,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a dimension that should change places with one that lies inside nodes.
 
     Times and bytes are per step. The counterfactual is the same collectives with the mesh in the best other
-    order, as the fabric's model expects them; where that is unknown only the bytes that cross nodes are
-    compared. What would spare less than a hundredth of the step is not told.
+    order, as the fabric's model expects them. If that is unknown, only the bytes that cross nodes are
+    compared. A saving below a hundredth of the step gives no finding.
     """
     nodes = nodes_of(context)
     world = context.ledger.run.world_size
@@ -136,7 +136,8 @@ def _is_better(
     if not all(dim in traffic and traffic[dim].seen for dim in out):
         return False
     left = [moving[dim] for dim in out if dim in moving]
-    # What hides behind computing never goes first; of two alike the one that moves more does.
+    # A dimension that hides behind computing never goes first. If two are equal in this, the one
+    # that moves more goes first.
     if any(load.hideable and not each.hideable for each in left):
         return False
     if any(load.hideable == each.hideable and load.bytes <= each.bytes for each in left):

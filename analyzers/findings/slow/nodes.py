@@ -14,7 +14,7 @@ class Nodes(Struct, frozen=True):
     of: tuple[int, ...]
     """By rank."""
     certain: bool
-    """Told by the job itself, not taken from the fabric."""
+    """Whether the job itself gives the nodes; else they are taken from the fabric."""
 
     @property
     def count(self) -> int:
@@ -23,7 +23,7 @@ class Nodes(Struct, frozen=True):
 
 
 def nodes_of(context: Context) -> Nodes | None:
-    """Return the nodes; None where neither hosts, launcher nor fabric tell that of all ranks."""
+    """Return the nodes; None if neither hosts, launcher nor fabric give the nodes of all ranks."""
     run = context.ledger.run
     names = run.rank_hosts
     if not run.ranks_missing and len(names) == run.world_size and len(set(names)) > 1 and None not in names:

@@ -23,11 +23,11 @@ _NAME: Final = re.compile(
 
 
 class Ran(Struct, frozen=True):
-    """What the name of a communication kernel says of how it ran; None where the name proves nothing.
+    """Facts that the name of a communication kernel proves about how it ran; None if it proves nothing.
 
     NCCL compiles one kernel for many: its name ends in LL whatever protocol runs, and says RING for
-    everything but the tree (NVIDIA/nccl issues 1595 and 2196: the name is "not a reliable indication";
-    `best_kernel` in src/device/generate.py). Only a name that could not have come about so is taken at its
+    everything but the tree. (NVIDIA/nccl issues 1595 and 2196: the name is "not a reliable indication";
+    `best_kernel` in src/device/generate.py.) Only a name that could not have come about so is taken at its
     word.
     """
 
@@ -50,8 +50,8 @@ def ran(kernel: str | None) -> Ran:
 
 
 REACHED: Final = 0.8
-"""Part of a network card's line rate that a tuned library reaches at least with large messages: 0.81 to 0.98
-measured (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
+"""Part of a network card's line rate that a tuned library reaches at least with large messages. Measured:
+0.81 to 0.98 (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
 
 FEWER: Final = 0.75
 """A rate below this part of what cards carry is that of fewer cards; above it all of them are at work."""
@@ -60,20 +60,22 @@ SIZES_APART: Final = 4
 """How many times the smallest message the largest is, so that their times show a line and not a point."""
 
 BY_POINT: Final = 0.7
-"""What a fit to messages of about one size counts, of that to several: a point lies on some line or other."""
+"""Weight of a fit to messages of about one size, relative to a fit to several: a point lies on some line or
+other."""
 
 BY_COMPUTE_TOO: Final = 0.6
-"""How much less a pattern says that compute beside the transfers could explain as well."""
+"""Share by which a pattern's score falls if compute during the transfers could explain it as well."""
 
 PCIE_GBPS: Final = (10.0, 28.0)
 """GB/s in one direction through PCIe and host memory: gen 3 x16 reaches about 12, gen 4 about 25."""
 
 LARGE_BYTES: Final = 1 << 26
-"""Messages from which the number of channels decides and latency does not."""
+"""Messages from which the number of channels decides the time, and latency does not."""
 
 FEW_CHANNELS: Final = 320.7 / 391.4
-"""busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24, all_reduce of 8 GB on 8 nodes of
-8 H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps, h100_ib400_n8_ar_issue309)."""
+"""busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24, for an all_reduce of 8 GB. Measured
+on 8 nodes of 8 H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps,
+h100_ib400_n8_ar_issue309)."""
 
 
 def small_message(of: Slow) -> Reason | None:
@@ -155,7 +157,7 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | Non
 
 
 def _kernel(of: Slow) -> str | None:
-    """Return the kernel that most of them ran as, where traces name it."""
+    """Return the kernel that most of them ran as, if traces name it."""
     names = of.bad["kernel"].dropna()
     return text(names.mode().iloc[0]) if len(names) else None
 
@@ -209,7 +211,8 @@ def fewer_cards(of: Slow) -> Reason | None:
     """The rate is that of one network card, or of half of them, at its limit.
 
     Twice to three times the time comes about in many ways. Only messages of several sizes that all move at
-    the rate of half the cards name those; of one size it is said what else halves a host's rate.
+    the rate of half the cards prove missing cards. For messages of one size the finding names what else
+    halves a host's rate.
     """
     link = of.context.fabric.inter
     if link is None or link.cards is None or link.cards.value < 2 or not _card_gbps(link):
@@ -221,7 +224,7 @@ def fewer_cards(of: Slow) -> Reason | None:
     }
     if not all(sent.values()):
         return None
-    # What other transfers send over the same cards meanwhile is no sign that cards are missing.
+    # If other transfers use the same cards meanwhile, their bytes do not show that cards are missing.
     took, node_bytes = of.column("transfer_ns"), of.of_cost(sent) * (1 + of.column("others"))
     rate = float(np.median(node_bytes / took))
     if rate >= FEWER * cards * card:
@@ -262,7 +265,7 @@ def fewer_cards(of: Slow) -> Reason | None:
 
 
 def _unless_compute(of: Slow) -> float:
-    """Return what remains of a pattern's score where compute beside the transfers may have made it.
+    """Return the part of a pattern's score that stays if compute during the transfers may have made it.
 
     Behind compute a transfer takes up to three times as long, with nothing wrong: half explained.
     """
@@ -340,7 +343,7 @@ def _no_gpudirect(score: float, why: str, evidence: tuple[Evidence, ...]) -> Rea
 def _copied(of: Slow) -> float | None:
     """Return the bytes that copies between device and host move over those of the slow ones, on one rank.
 
-    None where no such copies, or no bytes, are on record: both ways have to be there.
+    None if no such copies, or no bytes, are on record: both directions have to be there.
     """
     stalls = of.context.stalls_in_steps
     copies = stalls[(stalls["kind"] == "copy") & stalls["bytes"].notna()]

@@ -24,10 +24,10 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 BY_PATTERN: Final = 0.7
-"""What an explanation by fit alone counts."""
+"""Weight of an explanation by fit alone."""
 
 LEAST_SCORE: Final = 0.25
-"""A reason that explains less of the excess is not told."""
+"""A reason that explains less of the excess is not reported."""
 
 LEAST_EACH: Final = 3
 """Collectives with and without, to tell them apart by their medians."""
@@ -40,9 +40,9 @@ class Reason(Struct, frozen=True):
     score: float
     """Part of the time above the prediction that it explains, 0 to 1; by a pattern at most `BY_PATTERN`."""
     why: str
-    """What was seen, without a full stop."""
+    """The observation, without a full stop."""
     text: str
-    """What to do."""
+    """The remedy."""
     code: str | None = None
     evidence: tuple[Evidence, ...] = ()
 

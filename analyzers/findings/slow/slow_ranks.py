@@ -15,17 +15,17 @@ from shardtoll.ledger import Run
 from shardtoll.ledger.words.human import ranks as ranks_words
 
 APART: Final = 1.5
-"""A group is slow beside its siblings where its median factor is this many times that of the others."""
+"""A group is slow if its median factor is this many times that of its siblings."""
 
 NOT_ONE: Final = 0.95
-"""What it counts where several ranks, or several hosts, could be the one."""
+"""Factor on the score if several ranks, or several hosts, could be the one."""
 
 
 class _Suspect(Struct, frozen=True):
     """Who may be slow."""
 
     name: str
-    """Of the reason."""
+    """Name of the reason."""
     who: str
     sure: float
 
@@ -113,7 +113,7 @@ def _named(nodes: Nodes, host: int, run: Run) -> str:
 
 
 def _slow_groups(each: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """Return the numbers of the groups that are slow beside their siblings, and of those that are not."""
+    """Return the numbers of the groups that are slower than their siblings, and of those that are not."""
     grouped = each[each["group_id"].notna()]
     by_group = grouped.groupby(grouped["group_id"].astype("int64"))["factor"]
     middle = by_group.median()[by_group.size() >= LEAST_EACH]
@@ -125,9 +125,9 @@ def _slow_groups(each: pd.DataFrame) -> tuple[list[int], list[int]]:
 
 
 def _elsewhere(of: Slow) -> tuple[list[int], list[int]]:
-    """Return the slow groups of all nets and ops, and those beside them that are not.
+    """Return the slow groups of all nets and ops, and their siblings that are not slow.
 
-    Of a net and op without slow groups nothing is said: all of them may be slow, or none would show it.
+    A net and op without slow groups gives none: all of them may be slow, or none would show it.
     """
     slow: list[int] = []
     sound: list[int] = []

@@ -19,24 +19,24 @@ Floats = npt.NDArray[np.float64]
 
 MARGIN: Final = {"measured": 1.25, "transferred": 1.4, "model": 1.5}
 """By the basis of a prediction: how far above the band of sound runs a transfer has to lie. A step is not a
-benchmark: compute beside a collective alone slows it by a fifth."""
+benchmark: compute during a collective alone slows it by a fifth."""
 
 LEAST_FACTOR: Final = {"measured": 1.5, "transferred": 1.75, "model": 2.0}
 """How many times the predicted time a transfer has to take at least."""
 
 ALONE: Final = 0.1
-"""A transfer of which compute hides less, with less of others beside it, has the links for itself."""
+"""A transfer has the links for itself if compute hides less of it, and fewer others run at the same time."""
 
 LARGE_BYTES: Final = 1 << 24
 """Messages from which published sweeps repeat within a few percent."""
 
 ALONE_MARGIN: Final = 1.1
 ALONE_FACTOR: Final = 1.2
-"""As `MARGIN` and `LEAST_FACTOR`, of large messages that have the links for themselves where the very same
-was measured: it has to come again."""
+"""As `MARGIN` and `LEAST_FACTOR`, for large messages that have the links for themselves, if the very same was
+measured. Such a time has to come again."""
 
 GUESSED: Final = 1.5
-"""What both are multiplied with where a rate of the prediction, or a share of it, is a guess."""
+"""Factor on both if a rate of the prediction, or a share of it, is a guess."""
 
 SHARED_CORES_FACTOR: Final = 10.0
 """The same on CPUs, where ranks share cores with each other and with the transport. A rank that is not
@@ -47,7 +47,7 @@ COLUMNS: Final = (
     *("exposed_ns", "transfer_ns", "duration_ns", "arrival_ns", "busbw_gbps"),
     *("floor_ns", "expected_ns", "expected_latency_ns", "light_ns", "cost_id", "kernel"),
 )
-"""What is looked at of a collective."""
+"""Columns of a collective that are read."""
 
 
 def limit(cost: Cost, *, on_cpu: bool) -> float:
@@ -59,11 +59,11 @@ def limit(cost: Cost, *, on_cpu: bool) -> float:
 
 @once
 def rows(context: Context) -> pd.DataFrame:
-    """Return the collectives that can be judged, one row a rank, with moving_ns (exposed time less waiting)
-    and over_ns (what of it lies above the expected time).
+    """Return the collectives that can be judged, one row a rank. moving_ns is exposed time less waiting,
+    over_ns its part above the expected time.
 
-    Messages that latency dominates are judged only on accelerators whose rates were measured. Where ranks
-    send different amounts, what each receives is not on record, and nothing is judged.
+    Messages that latency dominates are judged only on accelerators whose rates were measured. If ranks send
+    different amounts, the bytes that each receives are not on record, and nothing is judged.
     """
     frame = context.in_alike[list(COLUMNS)]
     judgeable = frame["transfer_ns"].notna() & (frame["expected_ns"] > 0) & frame["match_id"].notna()
@@ -83,11 +83,13 @@ def rows(context: Context) -> pd.DataFrame:
 
 @once
 def judged(context: Context) -> pd.DataFrame:
-    """Return one row a collective, on float columns: times of the transfer, predicted_ns, factor (transfer
-    over predicted), ratio (factor over what makes a transfer slow), hidden (share that compute hid, NaN
-    unknown), others (transfers of other dimensions or ops on the same cards or ranks for each of its own).
+    """Return one row a collective, on float columns: times of the transfer, predictions and ratios.
 
-    Of a collective's ranks the fastest transfer counts: the fabric did that much. A message is two rows, of
+    `factor`: transfer over predicted_ns. `ratio`: factor over the factor from which a transfer is slow.
+    `hidden`: share that compute hid, NaN if unknown. `others`: transfers of other dimensions or ops on the
+    same cards or ranks for each of its own.
+
+    The fastest transfer of a collective's ranks counts: the fabric did that much. A message is two rows, of
     its send and of its receive.
     """
     frame = rows(context)
@@ -104,7 +106,7 @@ def judged(context: Context) -> pd.DataFrame:
     of = pd.DataFrame(
         {"code": code, "transfer": transfer, "end": end, "hidden": hidden, "row": np.arange(len(each))}
     ).groupby("code")
-    # What took no time by the clock took less than the clock tells: rates of it are not infinite.
+    # A transfer of no time by the clock took less than the clock resolves: its rate is not infinite.
     fastest = of["transfer"].min().clip(lower=1).to_numpy(dtype=np.float64)
     ends = of["end"].max().to_numpy(dtype=np.float64)
     cost_id = first["cost_id"].to_numpy(dtype=np.int64)
@@ -143,11 +145,11 @@ def _limits(context: Context, each: pd.DataFrame) -> Floats:
 
 
 def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], each: pd.DataFrame) -> Floats:
-    """Return how many transfers of other dimensions or ops ran besides for each of its own, as a mean.
+    """Return how many transfers of other dimensions or ops ran during each of its own, as a mean.
 
-    On the cards of its nodes where it crosses nodes, else on its own ranks; of several the busiest counts.
-    That the groups of its own dimension share the cards for the same op is in the prediction already (see
-    `sharing.at_once`); what is sent and what is received go in opposite directions, and are one op.
+    On the cards of its nodes if it crosses nodes, else on its own ranks; of several the busiest counts.
+    Groups of its own dimension that share the cards for the same op are in the prediction already (see
+    `sharing.at_once`). Sent and received bytes go in opposite directions, and are one op.
     """
     per_host = ranks_per_host(context.ledger.run, context.fabric) or context.ledger.run.world_size
     crosses = np.array([cost.net_bytes > 0 for cost in context.costs])[

@@ -35,8 +35,9 @@ _WAITS: Final = ("waiting in recv", "waiting in send")
 def message_waits(context: Context) -> pd.DataFrame:
     """Return the exposed waiting in sends and receives between pipeline stages, as rows of stalls.
 
-    Of the steps `alike`: in others stages wait for capture too. The index is that of the collectives' frame.
-    Without what `straggler` bills: waiting for a rank that is slower than the same stage of other replicas.
+    Only the steps `alike`: in others stages wait for capture too. The index is that of the collectives'
+    frame. Without what `straggler` bills: waiting for a rank that is slower than the same stage of other
+    replicas.
     """
     frame = messages(context)
     frame = keep(frame, frame["waited_ns"].notna() & frame["step"].isin(context.alike))
@@ -90,8 +91,8 @@ def pipelines(context: Context) -> Pipelines | None:
 def least_share(context: Context, stall: Lost) -> float:
     """Return the bubble as a share of the step, in the step where it is least.
 
-    A schedule's bubble is in every step; what is in some of them alone is other load on the machine. Steps
-    in which a schedule sets itself up are longer than others, and count only where there are no others.
+    A schedule's bubble is in every step; what is in some of them alone is other load on the machine. Steps in
+    which a schedule sets itself up are longer than others, and count only if there are no others.
     """
     its_steps = np.setdiff1d(stall.rows["step"].unique(), set_up_steps(context))
     if not len(its_steps):
@@ -153,13 +154,12 @@ def find(context: Context) -> list[Finding]:
     """Return at most one finding.
 
     Toll: time inside the schedule in which a stage was idle, or waited in a send or receive for the other
-    end, per step on the worst rank, less what `pipeline-imbalance` bills; `exposed-communication` leaves that
-    waiting out. Where ranks p, stages a
-    rank v and micro-batches m are known, the saving is what exceeds the ideal bubble, a share of
-    (p - 1) / (v m + p - 1) of the step; None if nothing exceeds it.
-    In an audit a bubble that in some step is hardly more than its ideal
-    is the schedule's own, and no finding unless it is most of the step. A trace's is billed as the idle time
-    that it is.
+    end. It is per step on the worst rank, less what `pipeline-imbalance` bills; `exposed-communication`
+    leaves that waiting out. If ranks p, stages a rank v and micro-batches m are known, the saving is what
+    exceeds the ideal bubble. The ideal bubble is a share of (p - 1) / (v m + p - 1) of the step. The saving
+    is None if nothing exceeds it. If a bubble in an audit is hardly more than its ideal in some step, it is
+    the schedule's own. It is then no finding, unless it is most of the step. A trace's is billed as the idle
+    time that it is.
     """
     findings = []
     waits = message_waits(context)

@@ -27,7 +27,7 @@ LEAST_EXCESS: Final = 0.05
 
 LEAST_BUSY_SHARE: Final = 0.05
 LEAST_BUSY_EXCESS: Final = 0.2
-"""The same where time outside operators counts too, in which a busy machine shows."""
+"""The same if time outside operators counts too, in which a busy machine shows."""
 
 WARNING_SHARE: Final = 0.05
 
@@ -45,20 +45,20 @@ class Imbalance(Struct, frozen=True):
     slowest_ns: float
     mean_ns: float
     per_rank: int = 1
-    """Stages of a rank. Where there are several, `stage` is the rank's place among the pipeline's ranks."""
+    """Stages of a rank. If there are several, `stage` is the rank's place among the pipeline's ranks."""
     verb: str = "compute"
-    """What it does longer: `compute`, or `work` where time outside operators counts too."""
+    """The verb for what it does longer: `compute`, or `work` if time outside operators counts too."""
 
     @property
     def excess_ns(self) -> float:
-        """What the slowest stage computes beyond the mean of the stages."""
+        """Compute time of the slowest stage beyond the mean of the stages."""
         return self.slowest_ns - self.mean_ns
 
 
 def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
     """Return the ranks of each pipeline, in order of stages, and whether that order is on record.
 
-    By the mesh, else by groups whose messages flow as a pipeline's; else the ranks that were idle in a
+    By the mesh, else by groups whose messages flow as a pipeline's. Else the ranks that were idle in a
     pipeline's schedule are taken as one.
     """
     in_order = lines(context)
@@ -74,8 +74,8 @@ def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
 def worst(context: Context) -> Imbalance | None:
     """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small.
 
-    By compute; on CPUs, where a stage that waits does so in a receive, also by all that it does between its
-    messages, in its quickest step. Python, sleeping and files make a stage slow as well as operators.
+    By compute. On CPUs a stage waits in a receive, so all its work between messages, in its quickest step,
+    counts as well. Python, sleeping and files make a stage slow as well as operators.
     """
     # Surveying slows the stage with the most operators, not the one with the most work.
     rows = context.parts_rows
@@ -94,8 +94,8 @@ def worst(context: Context) -> Imbalance | None:
 def _of_stages(context: Context, spent: pd.Series[float]) -> pd.Series[float]:
     """Return the times with those of origins of lateness as their stage has them in the other replicas.
 
-    What one replica's rank has more than the same stage elsewhere is no matter of how layers are placed, nor
-    is what it has more in some steps only.
+    Excess of one replica's rank over the same stage elsewhere has nothing to do with how layers are placed.
+    Nor has excess in some steps only.
     """
     alike = alike_ranks(context)
     spent, own = spent.copy(), context.parts_rows

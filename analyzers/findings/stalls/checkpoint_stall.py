@@ -1,7 +1,7 @@
 """Training waits while a checkpoint is written: how long, how many bytes, and how often one pays.
 
-A save falls into one step of many, so its time is counted over all steps of the run. What it costs beyond is
-decided by failures: the interval that loses least is Daly's, with the failure rate of a published run.
+A save falls into one step of many, so its time is counted over all steps of the run. Failures decide its
+further cost: the interval that loses least is Daly's, with the failure rate of a published run.
 """
 
 from __future__ import annotations

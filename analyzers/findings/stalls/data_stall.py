@@ -1,7 +1,7 @@
 """Waiting for data: the device idle inside a step, or the loop still fetching between two steps.
 
-A loop waits for its batch before the step that uses it, in time that no step contains. What an audit says of
-that stands by the step that follows: its share is of step and wait, the time from step to step.
+A loop waits for its batch before the step that uses it, in time that no step contains. An audit records that
+time with the step that follows. Its share is of step and wait, the time from step to step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardtoll.ledger.words.human import duration, percent, ranks
 
 LEAST_SHARE: Final = 0.05
 LEAST_NS: Final = 2_000_000
-"""What waiting in the training's own thread must take: collating a batch there takes some time by itself."""
+"""Least waiting in the training's own thread: collating a batch there takes some time by itself."""
 
 ONCE_NS: Final = 40_000_000
 """Least length of a wait that is reported if the rank waits in no other step.
@@ -34,7 +34,7 @@ Ten programs on two cores made it 12 to 18 ms.
 
 LEAST_GAP_SHARE: Final = 0.2
 LEAST_GAP_NS: Final = 10_000_000
-"""The same for time between steps of which nothing is known but that it passed."""
+"""The same for time between steps whose cause is unknown."""
 
 SHOWN: Final = 8
 """Ranks whose waiting is shown one by one."""
@@ -54,8 +54,8 @@ COUNTERFACTUAL: Final = "the same step with its batch ready"
 def find(context: Context) -> list[Finding]:
     """Return at most one finding of fetching, else one of time between steps that may be that.
 
-    Toll: per step, on the rank that waits longest. Of traces it is idle time inside the step. Of audits it
-    is that and the fetching before the step, which no step's duration contains.
+    Toll: per step, on the rank that waits longest. In traces it is idle time inside the step. In audits it is
+    that and the fetching before the step, which no step's duration contains.
     """
     rows = context.stalls
     rows = keep(rows, (rows["kind"] == "data") & rows["step"].isin(context.steps))
@@ -81,7 +81,7 @@ def _idle(context: Context) -> list[Finding]:
 
 
 class Waits(Struct, frozen=True):
-    """What each rank waits per step, in ns, by rank."""
+    """Waiting of each rank per step, in ns, by rank."""
 
     before: pd.Series[float]
     inside: pd.Series[float]
@@ -95,7 +95,7 @@ class Waits(Struct, frozen=True):
 
     @property
     def share(self) -> pd.Series[float]:
-        """Of step and wait."""
+        """Share of step and wait."""
         return self.all / (self.step + self.before)
 
 

@@ -21,7 +21,7 @@ LEAST_STEPS: Final = 2
 """Surveyed steps from which a read in each of them is a habit."""
 
 ALONE: Final = 0.5
-"""Share of the step from which one wait in one step is not taken for a habit."""
+"""Share of the step from which one wait in one step is enough for a finding."""
 
 KEYS: Final = ("call", "phase", "module", "source")
 TEXT: Final = (
@@ -39,9 +39,9 @@ CODE: Final = (
 def find(context: Context) -> list[Finding]:
     """Return one finding, whose places are each call, phase, module and line.
 
-    Toll: of traces the idle time around the calls per step, on the worst rank. Of audits on CPUs, which have
-    no device that could stand idle, the time of the reads themselves; on accelerators it is unknown without
-    a trace. A run of both has one finding of each.
+    Toll: in traces the idle time around the calls per step, on the worst rank. In audits on CPUs, which have
+    no device that could stand idle, the time of the reads themselves. On accelerators it is unknown without a
+    trace. A run of both has one finding of each.
     """
     findings = []
     for stall in lost(context, "host-sync"):
@@ -112,7 +112,7 @@ def _mostly(places: Sequence[Occurrence]) -> str:
 
 
 def _reads(context: Context) -> list[Finding]:
-    """What audits saw the host read in at least one place of every surveyed step.
+    """Host reads that audits saw in at least one place of every surveyed step.
 
     One cheap read a step costs a CPU nothing, and is information: the same line stops an accelerator.
     """
@@ -132,7 +132,7 @@ def _reads(context: Context) -> list[Finding]:
     habits = [line for line in result.lines if line.figures["count"]]
     if not habits:
         return []
-    # What happens less than once a step is no habit, and in no figure.
+    # Reads less than once per step are no habit, and in no figure.
     kept = np.isin(result.code, [line.code for line in habits])
     (whole,) = tally(keep(rows, kept).assign(all=0), ("all",), values, steps).lines
     return [_read(context, whole, _places(habits, "call", "read_ns"))]

@@ -18,7 +18,7 @@ MODULES_SHOWN: Final = 5
 def _recorded(context: Context) -> pd.DataFrame | None:
     """Return the operators that live records show inside recomputation, with the stalls' columns.
 
-    None where operators have no times, or a trace tells more.
+    None if operators have no times, or a trace shows more.
     """
     if (context.stalls["kind"] == "recompute").any():
         return None

@@ -1,4 +1,4 @@
-"""What the analyses of lost time share: the rows of one kind, added up, as findings."""
+"""Shared by the analyses of lost time: the rows of one kind, added up, as findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lost(Struct, frozen=True):
     steps: int
     """Steps that it is counted over, those without any too."""
     share: float
-    """Of the step, on the rank that loses most."""
+    """Share of the step, on the rank that loses most."""
     spoken: Rows
     """The steps in which the ranks lose it."""
 
@@ -69,7 +69,7 @@ def lost(
     besides_in: tuple[int, ...] | None = None,
     without: Collection[int] = (),
 ) -> list[Lost]:
-    """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, dearest first.
+    """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, largest first.
 
     `columns` tell places apart; none takes all rows as one. `besides`: rows of the stalls' columns that
     other tables tell of, in the steps `besides_in`; None: in those `timed`. `without`: ranks left out.
@@ -107,7 +107,7 @@ def lost_rows(
         if besides_in is not None:
             return besides, besides_in
         return context.shown(besides), context.timed
-    # Only where both are told do they add up to what a step loses.
+    # They add up to what a step loses only if both are known.
     return pd.concat([rows, keep(besides, besides["step"].isin(steps))], ignore_index=True), steps
 
 
@@ -162,7 +162,7 @@ def finding(
         floor_ns=None,
         saving_ns=None if saving_ns is None else min(saving_ns, toll),
         bytes=stall.line.figures["bytes"] if kind == "transfer-stall" else None,
-        # What happens at all is one at least, as everywhere in the bill.
+        # If it happens at all, it counts at least once, as everywhere in the bill.
         count=max(stall.line.figures["count"] or 0, int(stall.rows["count"].sum() > 0)),
         ranks=stall.line.ranks,
         where=where or Where(),

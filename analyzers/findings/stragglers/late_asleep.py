@@ -23,10 +23,10 @@ FEWEST: Final = 3
 def slept_late(context: Context, rank: int, waited_ns: float) -> bool:
     """Whether a rank slept that much longer than the median of the others, in three of four steps or more.
 
-    `waited_ns`: how long others wait for it per step. Where ranks share cores the system delays one or
-    another, but a thread that waits for a core is not asleep. In what it slept the record need not tell: a
+    `waited_ns`: how long others wait for it per step. If ranks share cores, the system delays some of them,
+    but a thread that waits for a core is not asleep. The record need not show in what it slept. It may be a
     file, a lock, another process or thread of its own, a key of the job's store. Exposed communication is
-    left out, as a rank sleeps in it too; so are steps in which that is not known of all its collectives.
+    left out, as a rank sleeps in it too. So are steps in which it is unknown for some of its collectives.
     """
     more = more_asleep_ns(context, rank)
     if more is None or int(more.notna().sum()) < FEWEST:
@@ -37,9 +37,9 @@ def slept_late(context: Context, rank: int, waited_ns: float) -> bool:
 
 
 def more_asleep_ns(context: Context, rank: int) -> pd.Series[float] | None:
-    """Return by step how much longer a rank slept than the median of the others; NaN where nothing tells.
+    """Return by step how much longer a rank slept than the median of the others; NaN if unknown.
 
-    None where it has no peer.
+    None if it has no peer.
     """
     table = _own_asleep_ns(context)
     if rank not in table or len(table.columns) < 2:

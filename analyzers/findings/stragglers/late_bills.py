@@ -23,15 +23,15 @@ LEAST_SHARE: Final = 0.01
 """Share of the step that the waiting must cost."""
 
 MOST_OF_IT: Final = 0.5
-"""A rank is named when the others' waiting for it is at least this part of all waiting, and 1.5 times what it
-would be if ranks took turns. With two ranks each is last half the time."""
+"""A rank is named if the others' waiting for it is at least this part of all waiting. It must also be 1.5
+times what it would be if ranks took turns. With two ranks each is last half the time."""
 
 
 def named(context: Context, rows: pd.DataFrame) -> list[int]:
     """Return the ranks that are late by habit, not by turns; `rows` as `lateness.waits` gives them.
 
-    In the steps that the bars show, if anybody waits in them: what another rank does in surveyed steps alone,
-    as to set things up, costs nothing there.
+    Only steps that the bars show, if anybody waits in them. Work of another rank in surveyed steps alone, as
+    to set things up, costs nothing there.
     """
     shown = context.shown(rows)
     once = late_to(shown if shown["waited_ns"].sum() > 0 else rows)
@@ -52,16 +52,16 @@ class Bill(Struct, frozen=True):
     rows: pd.DataFrame
     line: Line
     origin: Origin | None = None
-    """Where lateness travels from rank to rank: where it began, at `rank`."""
+    """If lateness travels from rank to rank: where it began, at `rank`."""
 
 
 @once
 def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
-    """Return all waits, and those dear enough for a finding; each instant of waiting is in one of them.
+    """Return all waits, and the bills large enough for a finding; each instant of waiting is in one of them.
 
-    First come the ranks at which lateness begins, with all that they cause, in messages too; then who is last
-    in what remains. Where ranks share cores only those are billed that slept while others waited for them:
-    all other waiting stays on the bill of what was waited for.
+    First come the ranks at which lateness begins, with all that they cause, in messages too. Then comes the
+    rank that is last in the remaining waits. If ranks share cores, only those that slept while others waited
+    for them are billed. All other waiting stays on the bill of the collective it belongs to.
     """
     rows = waits(context)
     # `implicit-redistribute` bills its collectives whole, their waiting too.

@@ -1,4 +1,4 @@
-"""What a late rank did longer than the ranks that waited for it."""
+"""Work that a late rank did longer than the ranks that waited for it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from shardtoll.ledger.words.human import duration
 
 
 class Cause(Struct, frozen=True):
-    """What a late rank did longer than the others."""
+    """Work that a late rank did longer than the others."""
 
     part: str | None = None
-    """One of `lateness.CAUSES`; None where nothing tells."""
+    """One of `lateness.CAUSES`; None if unknown."""
     parts: tuple[Evidence, ...] = ()
     where: Where = field(default_factory=Where)
     clause: str | None = None
@@ -76,9 +76,9 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
 def _as_timed(context: Context, late: pd.DataFrame) -> float:
     """Return how long others wait for the rank per step that the bars show, over that in steps that tell why.
 
-    Surveyed steps tell it, and the first of them sets things up: what makes a rank late there may be longer
-    than a whole watched step. 1 if some tell both, or others wait in one kind of them only. Never more: if
-    they wait for a reason that is not on record, the known one is no longer for it.
+    Surveyed steps show why, and the first of them sets things up. The work that makes a rank late there may
+    be longer than a whole watched step. 1 if some tell both, or others wait in one kind of them only. Never
+    more: if they wait for a reason that is not on record, the known one is no longer for it.
     """
 
     def waited(steps: Collection[int]) -> float:

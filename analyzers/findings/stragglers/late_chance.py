@@ -26,7 +26,7 @@ STEADY: Final = 0.8
 """Part of the steps in which the others must wait for the rank more than it and they for all others."""
 
 FIRM: Final = 2.0
-"""What they wait more for it, over how much that differs from step to step by chance: below it is noise."""
+"""Least ratio of the extra waiting for it to its random change from step to step: below it is noise."""
 
 UNEXPLAINED_STEPS: Final = 8
 """On CPUs, steps from which a rank that is steadily last is so by habit, cause or none."""
@@ -65,7 +65,7 @@ def worth_a_warning(context: Context, toll_ns: int) -> bool:
 
 
 def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
-    """Return why being last may be noise; None where it is habit.
+    """Return why being last may be noise; None if it is habit.
 
     On CPUs ranks delay each other by turns, so that there a few steps tell only with a cause or its sleep.
     """

@@ -26,7 +26,7 @@ from shardtoll.ledger.words.human import duration, percent, ranks, runs
 from shardtoll.ledger.words.human import plural as times
 
 EVEN: Final = 0.8
-"""Where each rank waits at least this part of what the one waits that waits most, all wait so long."""
+"""If every rank waits at least this share of the longest wait, all of them wait."""
 
 HEDGE: Final = "or it only began recording later, as most of the waiting is in the first collective on record"
 

@@ -1,6 +1,6 @@
 """In which module and phase a late rank was late, from the operators of an audit.
 
-A step is cut at the operators and collectives on record: each operator is one piece, and so is the gap
+A step is cut at the operators and collectives on record. Each operator is one piece, and so is the gap
 between two. A late rank was late in the piece that it has most longer than the others. Time outside operators
 (sleeping, Python, files) shows as a gap: the modules on its two sides say where it is.
 """

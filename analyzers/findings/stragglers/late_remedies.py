@@ -1,4 +1,4 @@
-"""What to change when a rank is late, by what it did meanwhile."""
+"""Remedies if a rank is late, by what it did meanwhile."""
 
 from __future__ import annotations
 

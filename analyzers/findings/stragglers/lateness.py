@@ -36,13 +36,13 @@ CAUSES: Final = ("began_ns", "compute_ns", "comm_ns", "copy_ns", "data_ns", "syn
 def waits(context: Context) -> pd.DataFrame:
     """Return the rows of collectives in which ranks waited for the last one, with `COLUMNS`.
 
-    Of the steps `alike`, so that none is late for its own capture while others had none.
+    Only the steps `alike`, so that none is late for its own capture while others had none.
 
     New columns: late_rank, late_ns (after the rank before it), behind_ns (after the median of its ranks),
     at_least, and waited_ns. The last is the exposed part of the wait: the time exposed beyond the transfer,
-    as `exposed-communication` counts it. at_least: a rank of the group was not seen, so that the last one
-    seen is meant, and the wait is at least this long. A rooted collective is among them only if its root is
-    known and all its ranks were seen; the last one is then whom the others need (see `context.rooted`).
+    as `exposed-communication` counts it. `at_least`: a rank of the group was not seen. Then the last one seen
+    is meant, and the wait is at least this long. A rooted collective is among them only if its root is known
+    and all its ranks were seen. The last one is then the rank that the others need (see `context.rooted`).
     """
     frame = context.in_alike[list(COLUMNS)]
     symmetric = frame["op"].isin(SYNCHRONISING)
@@ -113,7 +113,7 @@ def late_to(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def host_computes(context: Context) -> bool:
-    """Whether there is no device beside the host that could stand idle."""
+    """Whether only the host computes: there is no device that could stand idle."""
     return context.on_cpu
 
 
@@ -132,8 +132,8 @@ def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
     """Return for each collective of `rows` by how much the late rank's lead-up was longer, part by part.
 
     One row a collective with the columns of `CAUSES`, each the late rank's part less the median of the
-    others' (began_ns: when the lead-up began, which differs where the step itself began late), and phase,
-    module, op and op_ns of the late rank's lead-up. Empty where no lead-ups are on record.
+    others'. Further columns are phase, module, op and op_ns of the late rank's lead-up. `began_ns` is when
+    the lead-up began, which differs if the step itself began late. Empty if no lead-ups are on record.
     """
     leadups = context.leadups
     if leadups.empty or rows.empty:

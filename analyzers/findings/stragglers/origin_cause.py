@@ -17,7 +17,7 @@ from shardtoll.ledger.words.human import plural as times
 
 
 class OwnCause(Struct, frozen=True):
-    """What a rank has most more of than those that do the same work, or than in its other steps."""
+    """The part in which a rank exceeds those that do the same work, or its own other steps, by most."""
 
     part: str | None
     more_ns: dict[str, int]
@@ -25,7 +25,7 @@ class OwnCause(Struct, frozen=True):
 
 
 def own_cause(context: Context, origin: Origin) -> OwnCause:
-    """Return what the rank has more of; no part where none of what it is held to is on record."""
+    """Return what the rank has more of; no part if none of what it is held to is on record."""
     if origin.to_itself:
         more = beyond_usual(context, origin.rank)
     else:

@@ -1,4 +1,4 @@
-"""What the bill says of a rank at which lateness begins: why it is slow, whom it holds up, what it costs."""
+"""Text of the bill on a rank at which lateness begins: why it is slow, whom it holds up, what it costs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LEAST_STEPS: Final = 2
 """Slow steps from which a rank is slow by habit: once may be chance."""
 
 MOST_STEPS: Final = 0.5
-"""Part of the steps that may be slow: of more a rank's median says nothing of the others."""
+"""Largest share of slow steps: with more, a rank's median says nothing of the others."""
 
 
 class SlowSteps(Struct, frozen=True):
@@ -29,9 +29,9 @@ class SlowSteps(Struct, frozen=True):
     of: int
     """Steps that were compared."""
     part: str
-    """What it takes longer: one of `step_excess.PARTS`."""
+    """The part that takes longer: one of `step_excess.PARTS`."""
     more_ns: int
-    """Of that part, mean of the slow steps."""
+    """Excess of that part, mean of the slow steps."""
 
 
 def beyond_usual(context: Context, rank: int) -> pd.DataFrame:
@@ -48,7 +48,7 @@ def beyond_usual(context: Context, rank: int) -> pd.DataFrame:
 
 
 def slow_steps(context: Context, rank: int) -> SlowSteps | None:
-    """Return the slow steps of a rank; None where it has none, or they do not tell.
+    """Return the slow steps of a rank; None if it has none, or they are not clear.
 
     On CPUs ranks delay each other in some steps, by chance.
     """

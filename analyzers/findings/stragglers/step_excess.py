@@ -1,7 +1,7 @@
-"""By how much the steps of a late rank hold more work or more lost time than those of the ranks that wait.
+"""Excess work or lost time in the steps of a late rank over those of the ranks that wait.
 
-Lead-ups alone mislead where collectives follow each other behind compute: while ranks wait in the first one
-for a rank that is late, they compute what leads up to the second. The late rank then seems to compute longer
+Lead-ups alone mislead if collectives follow each other behind compute. While ranks wait in the first one for
+a rank that is late, they compute what leads up to the second. The late rank then seems to compute longer
 before the second, whatever made it late before the first. Whole steps are free of that.
 """
 
@@ -22,12 +22,12 @@ EXPLAINS: Final = 0.5
 
 
 def step_excess(context: Context, late: pd.DataFrame) -> dict[str, float]:
-    """Return for each of `PARTS` what the late ranks' steps have more of than the median of the others.
+    """Return for each of `PARTS` the excess of the late ranks' steps over the median of the others.
 
-    Mean per step in ns. `late` as `lateness.waits` gives it, with the rows of one late rank. Empty where
-    no part is so much longer that it explains half of the waiting.
+    Mean per step in ns. `late` as `lateness.waits` gives it, with the rows of one late rank. Empty if no part
+    is so much longer that it explains half of the waiting.
     """
-    # Of a watched step compute and idle time are not on record, traced or not.
+    # Compute and idle time of a watched step are not on record, traced or not.
     judged = [step for step in told_steps(context) if step in set(context.surveyed)]
     late = keep(late, late["step"].isin(judged))
     if late.empty:
@@ -45,9 +45,9 @@ def step_excess(context: Context, late: pd.DataFrame) -> dict[str, float]:
 
 
 def told_steps(context: Context) -> tuple[int, ...]:
-    """Return the steps whose lost time is told by reason.
+    """Return the steps whose lost time is known by reason.
 
-    Of an audit those it traced, if it traced any; else the surveyed ones.
+    In an audit those it traced, if it traced any; else the surveyed ones.
     """
     leadups = context.leadups
     traced = {int(step) for step in leadups["step"].dropna()} if context.ledger.run.source == "live" else ()
@@ -57,7 +57,7 @@ def told_steps(context: Context) -> tuple[int, ...]:
 def totals(context: Context) -> pd.DataFrame:
     """Return compute, copies, the kinds of idle time of each rank and step, and the time before it.
 
-    What a rank fetched before its step makes it late as well as what it fetches inside.
+    Fetching before its step makes a rank late just as fetching inside the step does.
     """
     steps = context.surveyed_rows
     table: pd.DataFrame = steps[["rank", "step", "compute_ns", "idle_ns"]].assign(

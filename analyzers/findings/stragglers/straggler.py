@@ -18,9 +18,9 @@ def find(context: Context) -> list[Finding]:
 
     Toll: exposed waiting per step on the rank that waits most; `exposed-communication` leaves it out. Steps
     that one rank surveyed and another watched are not looked at, where there are others: the wait is for
-    capture there. The saving is against the late rank arriving with the second-to-last one. Where ranks were
-    not seen, waiting for the last of those seen is a lower bound, and is said to be one. Ranks that share CPU
-    cores delay each other: then a notice says so, and only a rank that slept meanwhile is a finding.
+    capture there. The saving is against the late rank arriving with the second-to-last one. If ranks were not
+    seen, waiting for the last of those seen is a lower bound, and the finding says so. Ranks that share CPU
+    cores delay each other. Then a notice says so, and only a rank that slept meanwhile is a finding.
     """
     rows, dear = bills(context)
     besides = any(bill.rank is not None for bill in dear)

@@ -1,4 +1,4 @@
-"""Hosts whose clocks disagree: by how much, and whether waiting could still be told from moving data."""
+"""Hosts whose clocks disagree: by how much, and whether waiting can still be separated from moving data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REMEDY: Final = "Synchronise the hosts' clocks (chrony, PTP), or compare ranks o
 def find(context: Context) -> list[Finding]:
     """Return one finding for clocks whose offset is known, and one for collectives that make no sense still.
 
-    An offset is claimed above 100 us and above the residual of its estimate (`clocks`); starts are then
-    corrected by it before waiting is told from moving. Where the clocks are not known and ranks seem to
-    leave a collective that all leave together more than 100 us after each other, wait and transfer stay
-    unknown. Of ranks of one host either is said only where their ends contradict a shared clock.
+    An offset is claimed above 100 us and above the residual of its estimate (`clocks`). Starts are then
+    corrected by it before waiting is separated from moving. Ranks may seem to leave a collective more than
+    100 us apart that all leave together. If the clocks are unknown, wait and transfer then stay unknown. Both
+    apply to ranks of one host only if their ends contradict a shared clock.
     """
     return [*_estimated(context), *_unknown(context)]
 

@@ -15,7 +15,7 @@ EXAMPLES = 5
 """Counts shown as evidence."""
 
 NOTABLE = 0.1
-"""Share of a group's collectives from which it is a warning that they are counted and not listed."""
+"""Share of a group's collectives that are counted but not listed, from which this is a warning."""
 
 
 def two_threads(context: Context) -> frozenset[str]:
@@ -26,15 +26,15 @@ def two_threads(context: Context) -> frozenset[str]:
 def off(context: Context) -> pd.DataFrame:
     """Return the counts of groups whose own number differs from ours; an unknown number proves nothing.
 
-    Their column `unseen` says whether watching alone explains it: fewer on record than were issued, in a
-    step that the rank only watched, as where DDP's reducer issues them from C++. Groups of two threads are
-    left out.
+    Their column `unseen` says whether watching alone explains it. Then fewer are on record than were issued,
+    in a step that the rank only watched. An example is DDP's reducer, which issues them from C++. Groups of
+    two threads are left out.
     """
     return _marked(context, keep(context.counts, ~context.counts["group"].isin(two_threads(context))))
 
 
 def blurred(context: Context) -> pd.DataFrame:
-    """Return what `off` does of the groups of two threads: a call may be counted on one side of a step's end
+    """Return what `off` does of the groups of two threads. A call may be counted on one side of a step's end
     and recorded on the other."""
     return _marked(context, keep(context.counts, context.counts["group"].isin(two_threads(context))))
 
@@ -125,7 +125,7 @@ def by_two_threads(context: Context, name: str, rows: pd.DataFrame) -> Finding:
 
 
 def where_of(context: Context, name: str) -> Where:
-    """Return the place of a group, with its mesh dimension where all of that name have one."""
+    """Return the place of a group, with its mesh dimension if all of that name have one."""
     dims = {group.mesh_dim for group in context.groups(name)}
     return Where(group=name, mesh_dim=dims.pop() if len(dims) == 1 else None)
 

@@ -1,4 +1,4 @@
-"""What the bill does not see: ranks, steps, times that are missing."""
+"""Gaps in the bill: ranks, steps and times that are missing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REMEDIES: Final = {
     "tables-missing": "Record with `nsys profile --trace=cuda,nvtx`.",
     "clock-unknown": "Record all ranks with one version of torch; until then compare only durations.",
 }
-"""Notice kind -> what to do, where that is not just to be careful."""
+"""Notice kind -> what to do, if that is not just to be careful."""
 
 OF_TRAINING: Final = {
     "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
@@ -76,7 +76,7 @@ OF_INFERENCE: Final = {
     "recording counts as one step. Some engines annotate their steps by themselves.",
     "launches-unseen": "Start the recording a few passes earlier, after a warm-up: it begins in mid-pass.",
 }
-"""What to do instead, where a trace shows what the job does."""
+"""Remedies if a trace shows what the job does."""
 
 TOLD: Final = ("rank-incomplete", "steps-differ")
 """Kinds that say already why a rank has fewer steps."""
@@ -214,7 +214,7 @@ def _open(context: Context) -> list[Finding]:
 
 
 def _steps(context: Context) -> list[Finding]:
-    """Ranks that finished fewer steps than others, where no notice has said so."""
+    """Ranks that finished fewer steps than others, if no notice has said so."""
     if not context.steps:
         return [
             _finding(
@@ -241,7 +241,7 @@ def _steps(context: Context) -> list[Finding]:
 
 
 def _watched(context: Context) -> list[Finding]:
-    """A run of which no step was surveyed: what then cannot be told, said once."""
+    """A run without a surveyed step: what is then unknown, said once."""
     if not context.steps or context.surveyed or context.ledger.run.source == "trace":
         # Notices of traces say themselves what is missing.
         return []

@@ -73,9 +73,9 @@ def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:
 def _exposed_ns(context: Context, sets: Sequence[Ints], without_waits: bool) -> float | None:
     """Return how long these collectives are exposed per step on the worst rank; None if some are unknown.
 
-    Of the steps in which each set has rows: a finding that rests on surveyed steps alone gets no cheaper by
-    the watched steps of another. As tolls are: of the timed ones among them if there are any, else for as
-    long as in those. `without_waits`: without what `straggler` bills of them.
+    Only steps in which each set has rows. A finding that rests on surveyed steps alone gets no cheaper by the
+    watched steps of another. As tolls are: of the timed ones among them if there are any, else for as long as
+    in those. `without_waits`: without what `straggler` bills of them.
     """
     numbers = context.collectives["step"]
     steps = set.intersection(*(set(numbers.iloc[rows].dropna().unique()) for rows in sets))

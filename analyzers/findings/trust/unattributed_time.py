@@ -1,4 +1,4 @@
-"""Time of a step that no record explains, and the kernels that ran in it where a trace names them."""
+"""Time of a step that no record explains, and the kernels that ran in it if a trace names them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _stem(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string: literal where that is possible, so that backslashes stay as they are."""
+    """Return a TOML string: literal if that is possible, so that backslashes stay as they are."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
     return json.dumps(text)

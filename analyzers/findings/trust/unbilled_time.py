@@ -39,8 +39,8 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     """Return the largest part of the slowest rank's mean step that is on no bill, if it is a large share.
 
     Idle time that a finding prices (a data stall, a wait for the device, a bubble) is billed. So is the time
-    that a late rank is idle longer than others, by its straggler finding. Nothing is said of a rank whose
-    steps nothing divides: most of a watched step is then unattributed by design.
+    that a late rank is idle longer than others, by its straggler finding. None for a rank whose steps nothing
+    divides: most of a watched step is then unattributed by design.
     """
     surveyed, parted = _by_rank(context.surveyed_rows), _by_rank(context.parts_rows)
     # Of watched steps those count that tell their waits, where there are any.

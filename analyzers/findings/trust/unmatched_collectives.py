@@ -1,4 +1,4 @@
-"""Where the record is not whole, or the ranks did not do the same: rules 2 and 4 of the accounting."""
+"""Incomplete records, or ranks that did not do the same: rules 2 and 4 of the accounting."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ EXAMPLES = 5
 def find(context: Context) -> list[Finding]:
     """Return one finding a group whose count is off, and one a group whose ranks disagree.
 
-    Steps that a seen rank of the group did not finish, and rows outside every step, prove nothing
-    and are left to `incomplete-input`; nor does a group that two threads use. These findings have no toll:
-    they say what not to trust. That watching lists fewer than were issued is how it works, and no error.
+    Steps that a seen rank of the group did not finish, and rows outside every step, prove nothing:
+    `incomplete-input` has them. A group that two threads use proves nothing either. These findings have no
+    toll: they say what not to trust. Watching lists fewer than were issued by design: this is not an error.
     """
     return [*_incomplete(context), *_disagreeing(context)]
 
@@ -48,7 +48,7 @@ def _incomplete(context: Context) -> list[Finding]:
         issued, recorded = int(rows["issued"].sum()), int(rows["recorded"].sum())
         where = where_of(context, name)
         seen = tuple(sorted({int(rank) for rank in rows["rank"]}))
-        # A surplus in one step must not hide a lack in another.
+        # A surplus in one step must not hide a deficit in another.
         wrong = int((rows["issued"] - rows["recorded"]).abs().sum())
         findings.append(
             Finding(

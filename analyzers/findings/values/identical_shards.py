@@ -15,7 +15,7 @@ from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import ranks as rank_words
 
 MOST: Final = 0.5
-"""Part of the sharded parameters that must be identical: heads that are repeated for more ranks, as those of
+"""Part of the sharded parameters that must be identical. Heads that are repeated for more ranks, as those of
 keys and values, are fewer."""
 
 NAMED: Final = 3
@@ -33,7 +33,7 @@ def identical(context: Context) -> dict[str, dict[str, set[int]]]:
     by_dim: dict[str, dict[str, set[int]]] = {}
     looked_at: dict[str, int] = {}
     stacked = shards["shape"].astype(str).str.count(",") == STACKED - 1
-    # Biases of a stack of experts lie beside their matrices.
+    # Biases of a stack of experts have the same owner as their matrices.
     stacks = {_owner(name) for name in shards.loc[stacked.to_numpy(dtype=bool), "name"].unique()}
     for name, rows in shards.groupby("name", sort=False, observed=True):
         first = rows.iloc[0]

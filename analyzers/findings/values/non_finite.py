@@ -20,7 +20,7 @@ NAMED: Final = 3
 """Parameters that a title names."""
 
 LEFT_OUT: Final = "left-out"
-"""What the record of an optimizer says that a gradient scaler keeps from using such gradients."""
+"""Value in an optimizer's record if a gradient scaler keeps it from using such gradients."""
 
 
 def find(context: Context) -> list[Finding]:
@@ -28,7 +28,7 @@ def find(context: Context) -> list[Finding]:
 
     Only what an optimizer used counts: a gradient scaler finds infinity in some steps and leaves those out.
     In runs without an optimizer a loss counts as it is. Surveyed steps look at samples: the loss, the largest
-    parameters with their gradients, and operators; the checks look at every element and name parameters.
+    parameters with their gradients, and operators. The checks look at every element and name parameters.
     """
     gradients, parameters = _checked(context, "gradient"), _checked(context, "parameter")
     optimizers = keep(context.computes_in_steps, context.computes_in_steps["op"] == OPTIMIZER_STEP)
@@ -89,7 +89,7 @@ def _checked(context: Context, kind: str) -> pd.DataFrame:
 
 
 def _losses(context: Context, optimizers: pd.DataFrame) -> pd.DataFrame:
-    """Return the losses of steps in which an optimizer went on, or of a run in which none ever stepped.
+    """Return the losses of steps in which an optimizer went on; all losses if none ever stepped.
 
     A gradient scaler leaves steps out by design; if one was at work, the gradients that were used tell.
     """

@@ -1,4 +1,4 @@
-"""What one operator costs on a GPU: matmuls and attention by measured grids, other operators by their bytes.
+"""The cost of one operator on a GPU: matmuls and attention by measured grids, other operators by their bytes.
 
 It may import `analyzers.roofline`, `ledger`.
 Start reading in `operator`; `work` has the kinds of operators, `grid` the tables.

@@ -1,7 +1,7 @@
-"""What other kernels and other head dimensions reach of a table of attention: the best kernel at 128.
+"""Rates of other kernels and other head dimensions, relative to a table of the best attention kernel at 128.
 
-A head half as wide halves the matrix products, not the exponentials. Tensor cores of Hopper are so fast that
-exponentials take half as long as the products of a forward at 128, and at 64 as long.
+A head half as wide halves the matrix products, not the exponentials. Tensor cores of Hopper are very fast: in
+a forward, exponentials take half as long as the products at 128, and as long at 64.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from shardtoll.analyzers.roofline import Gpu, gpu_of_run, gpu_to_toml, known_gpu
 from shardtoll.ledger import Run
 
 _REPORTED_GIB_PER_GB: Final = 0.988
-"""An H100 sold with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8: between the
-bytes they are sold with and those in powers of two."""
+"""Reported memory lies between the bytes that a GPU is sold with and those in powers of two. An H100 sold
+with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8."""
 _USUAL_SHARE: Final = 0.8
 """Share of the bfloat16 peak that large matmuls reach on a GPU whose share nobody published."""
 
@@ -38,7 +38,7 @@ class Card:
     """One kind of GPU."""
 
     key: str
-    """What it is found by: its name, its TOML file, or the text of one."""
+    """Key by which it is found: its name, its TOML file, or the text of one."""
     gpu: Gpu
     memory_gbps: float
     matmul_share: float
@@ -92,8 +92,7 @@ def capacity_of(gpu: str) -> int:
 def card_of(key: str) -> Card:
     """Return the GPU of a key: its name, its TOML file, or the text of one.
 
-    Raises UsageError with names that are alike for an unknown name, FabricError for a file that describes
-    none.
+    Raises UsageError with similar names for an unknown name, FabricError for a file that describes none.
     """
     gpu = load_gpu(key)
     peaks = gpu.peak_tflops
@@ -112,7 +111,7 @@ def card_of_run(run: Run) -> Card | None:
     """Return the GPU that a run was on, or that a dry run was made for; None if its record tells none."""
     if run.gpu_toml is not None:
         return card_of(run.gpu_toml)
-    # A dry run of an older version may name a GPU of a file: the shipped one of such a device stands for it.
+    # A dry run of an older version may name a GPU of a file. The shipped one of such a device stands for it.
     if run.gpu is not None and any(gpu.name == run.gpu for gpu in known_gpus()):
         return card_of(run.gpu)
     gpu = gpu_of_run(run)

@@ -1,7 +1,7 @@
 """Measured tables of matmuls and attention, read once from the packaged data.
 
 A table holds the share of the dense peak that a shape reached. Between its nodes the logarithm of the time is
-interpolated linearly in the logarithms of the sizes; the data says where the times were measured.
+interpolated linearly in the logarithms of the sizes. The data says where the times were measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Grid:
         """Return the share of the peak, and whether no size lies below the table.
 
         Above the table the share of its edge holds. Below it the logarithm of the time goes on with the slope
-        of the last cell, so that a small operator does not cost nothing.
+        of the last cell. So a small operator still costs something.
         """
         corners: list[tuple[tuple[int, float], tuple[int, float]]] = []
         within, below = True, 0.0
@@ -71,8 +71,7 @@ def _tables() -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def grid_of(kind: str, gpu: str, dtype: str = "bfloat16") -> Grid | None:
-    """Return the table of `matmul` or `attention` on a GPU (a key of `gpus.toml`); None where there is
-    none."""
+    """Return the table of `matmul` or `attention` on a GPU (a key of `gpus.toml`); None if there is none."""
     entry = _tables()[kind].get(gpu, {}).get(dtype)
     if entry is None:
         return None

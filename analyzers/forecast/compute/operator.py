@@ -22,7 +22,7 @@ _OTHER_GPU: Final = 1.45
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an operator takes on the device, without launch gaps and without the sustained factor of a job."""
+    """Time of an operator on the device, without launch gaps and without the sustained factor of a job."""
 
     expected_ns: float
     low_ns: float

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from shardtoll.analyzers.forecast.dry.host import HostTimes
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.plan.network import Timed
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.ledger.records.dry import DryOp, DryWait
 from shardtoll.ledger.records.record import Collective
 
@@ -26,7 +26,7 @@ class DryGraph:
     """Node of each operator, in the order given."""
     collective_nodes: list[int] = field(default_factory=list)
     prices: list[Timed] = field(default_factory=list)
-    """Of the operators, in the order given."""
+    """Prices of the operators, in the order given."""
     collective_prices: list[Timed | None] = field(default_factory=list)
     """None of one without a price: it runs for no time, and the step's time is a lower bound."""
     end: int = -1

@@ -1,8 +1,8 @@
 """When the storages of a dry run are born and freed, from the job's first step to the one that is recorded.
 
-What the allocator holds on to depends on the steps before: the first one runs without optimizer states, which
-then come to lie where its activations were. So the recorded steps are replayed from an empty device, in the
-first replay with those states made after its backward, until the recorded ones follow upon steps like them.
+The memory that the allocator holds depends on the steps before: the first one runs without optimizer states.
+Later these lie where its activations were. So the recorded steps are replayed from an empty device until each
+follows upon a step like it. In the first replay those states are made after its backward.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from shardtoll.ledger.records.dry import DryStorage
 
 BACKWARD = ("backward", "recompute")
 _STEPS = 3
-"""Steps that are replayed at least. Of the 12 models of `make gpu`, one step alone reserves less in ten, two
-in one, and a fourth and later ones no more in any."""
+"""Steps that are replayed at least. With 12 models of `make gpu`, one step alone reserves less in ten, two in
+one. A fourth and later ones reserve no more in any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def _is_backwards(event: _Event, storages: Sequence[DryStorage]) -> bool:
 def _events(storages: Sequence[DryStorage]) -> list[_Event]:
     """Return births and deaths in the recorded steps, in the order in which they happen.
 
-    An operator has its place in the order once it has run. What was freed at that place went before it
-    allocated its result: operands that go with it are held by who called it, until after it.
+    An operator has its place in the order once it has run. Storages freed at that place went before it
+    allocated its result: the caller holds operands that go with it until after it.
     """
     last = max((row.step for row in storages if row.step is not None), default=0)
     span = 1 + max(

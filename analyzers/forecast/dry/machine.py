@@ -10,15 +10,15 @@ from shardtoll.ledger.report.dry_entries import MACHINE
 
 _PER_HOST = 8
 _CAPABILITY = (9, 0)
-"""What a GPU is taken to report whose file does not tell."""
+"""Compute capability assumed for a GPU whose file does not give it."""
 
 
 @MACHINE.entry
 def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
     """Return the machine; without a fabric with the usual one of this GPU.
 
-    Raises UsageError for an unknown GPU or one without a usual fabric, FabricError for an unknown fabric and
-    for a file that describes none.
+    Raises UsageError for an unknown GPU or one without a usual fabric. Raises FabricError for an unknown
+    fabric and for a file that describes none.
     """
     found = card_of(gpu)
     card = found.gpu

@@ -20,8 +20,9 @@ _CONTEXT_BYTES = 520 << 20
 _NCCL_BYTES = 48 << 20
 """Buffers of one communicator. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
 _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
-"""The band: of what lies outside the allocator at least so much, and of all that is reserved between so much
-and so much. Our own choice too: no published row of a dry run's kind states its storages. On a full GPU of 80
+"""The band's low end has `_OUTSIDE_LEAST` of the memory outside the allocator. Both ends are `_LEAST` and
+`_MOST` of all reserved memory. Our own choice too: no published row of a dry run's kind states its storages.
+On a full GPU of 80
 GB the ends are 4 GB below and 4.8 GB above. A context and a few communicators are off by far less.
 With less than 5 GB in use these choices decide the number, and the band may not hold it."""
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
@@ -32,7 +33,7 @@ _MOST_PLACES = 12
 
 @dataclass(slots=True)
 class _Replay:
-    """What one replay came to."""
+    """Results of one replay."""
 
     allocated_bytes: int = 0
     """Peak of the recorded steps."""
@@ -53,14 +54,14 @@ def peak_memory(
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
 
     `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies takes one
-    of its own for good, once its first product has a result: autograd runs backward on another thread than
+    of its own for good, once its first product has a result. Autograd runs backward on another thread than
     the program's.
-    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. `capacity_bytes`: 0 if unknown. Where the
-    segments would not fit, they are replayed within what there is: torch frees the cached ones before it
+    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. `capacity_bytes`: 0 if unknown. If the
+    segments would not fit, they are replayed within the capacity: torch frees the cached ones before it
     fails.
 
-    The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,
-    and hold on to what came to lie badly then (see `lifetimes`).
+    The allocated bytes are those of the recorded steps. The reserved ones have grown since the first step,
+    and still hold segments badly placed then (see `lifetimes`).
     """
     options = options_of(settings)
     outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)

@@ -36,7 +36,7 @@ _PCIE_GBPS: Final = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What prices the rows of one rank."""
+    """Prices the rows of one rank."""
 
     gpu: str
     network: FabricNetwork
@@ -52,7 +52,7 @@ class Prices:
         price = price_operator(self.gpu, work_of(op))
         kept = 1.0
         if op.kind in ("gemm", "grouped_gemm", "attention"):
-            # The kernel of attention is known here. What was fitted of frameworks says which one they had.
+            # The kernel of attention is known here. Factors fitted to frameworks include their kernel choice.
             kept = self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
         return Timed(price.expected_ns / kept, price.low_ns / kept, price.high_ns / kept)
 

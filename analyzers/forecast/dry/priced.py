@@ -20,9 +20,9 @@ from shardtoll.analyzers.forecast.dry.tokens import tokens_of
 from shardtoll.analyzers.forecast.memory.workspaces import workspace_bytes
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
-from shardtoll.analyzers.replay.contention import Contention
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.contention import Contention
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.outcome import Outcome
 from shardtoll.analyzers.roofline import Fabric, fabric_on_record
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.answers.dry_step import DryStep
@@ -175,7 +175,7 @@ def _filled(ledger: Ledger, steps: Sequence[PricedStep], rank: int) -> dict[str,
 
 
 def _durations(rows: Sequence[Any], prices: Sequence[Timed | None]) -> list[Any]:
-    """Return the rows of a step in which something has no price: nobody knows when they start."""
+    """Return the rows of a step with unpriced operators: their start times are unknown."""
     return [
         row if price is None else replace(row, duration_ns=round(price.expected_ns))
         for row, price in zip(rows, prices, strict=True)

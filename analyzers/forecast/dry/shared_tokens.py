@@ -18,8 +18,8 @@ _SMALL_BYTES: Final = 1 << 16
 def ranks_per_token(ledger: Ledger, collectives: Sequence[Collective]) -> int | None:
     """Return how many ranks work on one token; None if ranks may share some and no name says how many.
 
-    The run's mesh is not all: one that only a function of the program holds is known by the descriptions of
-    its groups, which the rows carry.
+    The run's mesh may not be complete. A mesh that only a function of the program holds is known by the
+    descriptions of its groups, which the rows carry.
     """
     if any(_may_share(row) for row in collectives):
         return None

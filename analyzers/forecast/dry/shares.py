@@ -17,7 +17,7 @@ class Shares:
 
     compute_ns: float
     exposed_ns: npt.NDArray[np.float64]
-    """[collectives] Each one's share of the instants in which nothing was computed and it was in flight."""
+    """[collectives] Each one's share of the time that it was in flight without compute."""
     copy_ns: float
     idle_ns: float
 

@@ -26,7 +26,7 @@ Event = tuple[Hashable, int | None, str, int]
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
-    """What PYTORCH_CUDA_ALLOC_CONF sets, and the memory that there is. Bytes; None: no limit."""
+    """Settings of PYTORCH_CUDA_ALLOC_CONF, and the memory that there is. Bytes; None: no limit."""
 
     capacity_bytes: int | None = None
     max_split_bytes: int | None = None

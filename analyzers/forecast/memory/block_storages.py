@@ -27,7 +27,7 @@ class BlockSizes:
     ffn: float
     """One projection of the feed-forward part."""
     statistics: float
-    """What flash attention keeps of the softmax."""
+    """Statistics of the softmax that flash attention keeps."""
     kept_input: float
     """Input of a column-parallel matmul as it is saved."""
     weights: BlockWeights

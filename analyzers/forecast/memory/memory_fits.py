@@ -1,4 +1,4 @@
-"""What replaying leaves out, fitted on published rows: one line per framework in `memory_fit.toml`."""
+"""Memory that replaying leaves out, fitted on published rows: one line per framework in `memory_fit.toml`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def plan_memory(
     """Forecast the peak memory of a rank.
 
     `capacity_bytes`: what the driver reports of the GPU, None if unknown. `stage`: the pipeline stage; None
-    takes the first or the last, whichever reserves more. Raises ValueError for a stage that the plan lacks.
+    takes the first or the last, whichever reserves more. Raises ValueError for a stage that the plan does not
+    have.
     """
     last = plan.layout.pp - 1
     if stage is not None and not 0 <= stage <= last:

@@ -1,4 +1,4 @@
-"""What frameworks keep in memory: bytes per parameter, and what block and loss save for backward.
+"""Memory that frameworks keep: bytes per parameter, and tensors that block and loss keep until backward.
 
 Read in each framework's public source; nothing here is fitted.
 """

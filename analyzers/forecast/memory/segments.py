@@ -1,6 +1,6 @@
 """Segments and blocks of torch's caching allocator, one set of pools for each stream.
 
-Sizes and rules are those of CUDACachingAllocator.cpp in torch 2.6 to 2.13: small requests (up to 1 MiB) share
+Sizes and rules are those of CUDACachingAllocator.cpp in torch 2.6 to 2.13. Small requests (up to 1 MiB) share
 2 MiB segments, and requests below 10 MiB share 20 MiB segments. Larger ones get a segment of their own size.
 """
 

@@ -1,9 +1,9 @@
-"""What a whole training step takes: a plan's operators, collectives and schedule, put together by the engine.
+"""A whole training step's time: a plan's operators, collectives and schedule, put together by the engine.
 
 Start reading in `price`.
 
-It may import `analyzers.forecast.compute`, `analyzers.replay`, `analyzers.roofline`, `analyzers.shared`,
-`ledger`, `ledger.answers`.
+It may import `analyzers.forecast.compute`, `analyzers.replay.events`, `analyzers.roofline`,
+`analyzers.shared`, `ledger`, `ledger.answers`.
 """
 
 from shardtoll.analyzers.forecast.plan.constants import Constants

@@ -16,7 +16,7 @@ from shardtoll.ledger.answers.training_plan import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rank holds of a block: sizes that decide its operators."""
+    """A rank's part of a block: sizes that decide its operators."""
 
     tokens: int
     """Tokens of one micro-batch on this rank's sequence shard."""

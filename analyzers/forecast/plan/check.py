@@ -1,4 +1,4 @@
-"""Whether a plan can be, in one line where it cannot; and the fabric that a GPU usually has."""
+"""Whether a plan is possible, with one line if it is not; and the fabric that a GPU usually has."""
 
 from __future__ import annotations
 

@@ -33,15 +33,14 @@ START: Final[Mapping[str, float]] = {
 }
 """Values before any fit, and of frameworks that no fit has: the middle of those that were fitted.
 
-sustained: share of a kernel's rate that a whole step keeps. attention, memory: share of the table's
-rate, and of memory bandwidth over the table's. host_us: host time of one kernel launch. step_ms: what
-each step costs besides. near, net: factor on times of collectives inside a node and beyond. call_us:
-host and launch time of a collective. staged_us: further host time of a tensor-parallel collective for
-each rank of its group, if pipeline stages stand on several nodes. contention: what overlapping costs, as
-a share of the shorter side. *_exposed: share of such collectives that overlap does not hide.
-expert_gradient: what adding up an expert's gradient costs, beside another parameter's. selective, recompute:
-share of a forward that selective and full checkpointing repeat. head: factor on the output projection and
-the loss."""
+`sustained`: share of a kernel's rate that a whole step keeps. `attention`, `memory`: share of the table's
+rate, and of memory bandwidth over the table's. `host_us`: host time of one kernel launch. `step_ms`: further
+cost of each step. `near`, `net`: factor on times of collectives inside a node and beyond. `call_us`: host and
+launch time of a collective. `staged_us`: further host time of a tensor-parallel collective for each rank of
+its group, if pipeline stages stand on several nodes. `contention`: cost of overlap, as a share of the shorter
+side. `*_exposed`: share of such collectives that overlap does not hide. `expert_gradient`: cost of adding up
+an expert's gradient, relative to another parameter's. `selective`, `recompute`: share of a forward that
+selective and full checkpointing repeat. `head`: factor on the output projection and the loss."""
 
 
 @dataclass(frozen=True)

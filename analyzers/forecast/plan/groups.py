@@ -102,7 +102,7 @@ class Groups:
         skew = (share.tp / 4) ** 2 if share.tp > 1 else 1.0
         host_us = calls * skew * constants.get("call_us", *scopes)
         if share.tp > 1 and plan.layout.pp > 1 and plan.layout.world_size > self.per_node:
-            # Measured under nanotron: beside stages on several nodes each of these calls costs the host more.
+            # Measured under nanotron: with stages on several nodes each of these calls costs the host more.
             host_us += calls * share.tp * constants.get("staged_us", *scopes)
         return Phase(0.0, 1000 * host_us, exposed)
 

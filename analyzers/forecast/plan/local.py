@@ -1,4 +1,4 @@
-"""What one rank holds of a model, and what its optimizer takes."""
+"""One rank's part of a model, and the time of its optimizer."""
 
 from __future__ import annotations
 

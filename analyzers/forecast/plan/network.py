@@ -1,4 +1,4 @@
-"""Where the groups of a plan stand, and what their collectives take."""
+"""Positions of the groups of a plan, and the times of their collectives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING: Final = Timed(0.0, 0.0, 0.0)
 
 
 class Network(Protocol):
-    """What prices collectives: a fabric's model, or bandwidths that were measured by node count."""
+    """Prices collectives: a fabric's model, or bandwidths that were measured by node count."""
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class MeasuredNetwork:
     """Op -> (nodes, p5, median, p95), nodes ascending."""
     ranks_per_node: int | None = 8
     latency_us: float = 20.0
-    """Of one hop between nodes."""
+    """Latency of one hop between nodes."""
 
     def time(self, op: str, message_bytes: float, placement: Placement) -> Timed | None:
         """Return message x factor / bandwidth; a group with few ranks a node has its share of the cards."""

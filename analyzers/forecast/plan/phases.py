@@ -23,7 +23,7 @@ DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8"
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """What a rank's blocks and its head take for one micro-batch."""
+    """Time of a rank's blocks and its head for one micro-batch."""
 
     block_forward: Phase
     block_backward: Phase
@@ -67,8 +67,8 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
 def power_share(plan: TrainingPlan) -> float:
     """Return the share of its rates that a GPU keeps under the power limit that the plan notes, in W.
 
-    Clocks go with about the square root of the power limit around the usual one: between the cube root that
-    dynamic power alone gives, and the straight line of a card at its limit.
+    Clocks go with about the square root of the power limit around the usual one. This lies between the cube
+    root that dynamic power alone gives, and the straight line of a card at its limit.
     """
     watts = plan.notes.get("watts")
     usual = _USUAL_WATTS.get(plan.gpu)

@@ -17,7 +17,7 @@ from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 Pass: TypeAlias = tuple[Phase, ...]
-"""What a rank does one after another in a pass: its blocks, and the embedding or the head."""
+"""Work that a rank does one after another in a pass: its blocks, and the embedding or the head."""
 
 
 def staged_parts(

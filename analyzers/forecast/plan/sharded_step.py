@@ -1,4 +1,4 @@
-"""A step whose parameters are sharded over replicas (FSDP, ZeRO-3): gathers and scatters beside the
+"""A step whose parameters are sharded over replicas (FSDP, ZeRO-3): gathers and scatters overlap the
 blocks."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from shardtoll.analyzers.forecast.plan.template import Drawn, Template
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 
 _UNITS: Final = (4, 7)
 """Blocks that are simulated; each more adds what the difference of these two adds for each block."""
@@ -39,7 +39,7 @@ _EMBED, _FORWARD, _BACKWARD, _HEAD, _GATHER, _SCATTER, _ROOT_GATHER, _ROOT_SCATT
 def sharded_step_ns(
     times: ShardedTimes, layers: int, micro_batches: int, contention: float, *, regathers: bool
 ) -> float:
-    """Return the step's time in ns. Blocks are alike, and so are micro-batches: a few are simulated.
+    """Return the step's time in ns. Blocks are identical, and so are micro-batches: a few are simulated.
 
     `regathers`: whether backward gathers parameters again, as full sharding does.
     """

@@ -9,7 +9,7 @@ from typing import Final
 
 from shardtoll.analyzers.forecast.plan.schedule import Task, schedule
 from shardtoll.analyzers.forecast.plan.template import Drawn, Template
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 
 _BUCKETS: Final = 6
 """Pieces in which the last backward reduces its gradients, and the first forward gathers parameters."""
@@ -17,7 +17,7 @@ _BUCKETS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What decides the graph of a step, without times."""
+    """Properties that decide the graph of a step, without times."""
 
     stages: int
     chunks: int
@@ -25,7 +25,7 @@ class Topology:
     """Whether gradients are reduced at all."""
     gathers: bool
     reduces_beside: bool
-    """... beside the last backward."""
+    """... during the last backward."""
     gathers_beside: bool
     sends_beside: bool
     forward_first: bool = False
@@ -57,7 +57,7 @@ class StagedTimes:
 
 
 def staged_step_ns(times: StagedTimes, micro_batches: int, contention: float) -> float:
-    """Return the step. Micro-batches are alike: of many a few are simulated, in the steady state of 1F1B."""
+    """Return the step. Micro-batches are identical: a few are simulated, in the steady state of 1F1B."""
     topology = times.topology
     unit = topology.stages if topology.chunks > 1 else 1
     enough = 2 if topology.stages == 1 else 2 * topology.stages

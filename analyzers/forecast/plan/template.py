@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.replay.contention import Contention
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-from shardtoll.analyzers.replay.event_order import Order, order_of
+from shardtoll.analyzers.replay.events.contention import Contention
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.event_order import Order, order_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is known of frameworks: facts that decide which kernels run and what overlaps. No number here is
+"""Known facts about frameworks: which kernels run and what overlaps. No number here is
 fitted."""
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Traits:
     optimizer_bytes: float = 32.0
     """Bytes per parameter that clip and optimizer step move."""
     overlaps_data: bool = True
-    """Whether gradients are reduced beside the backward."""
+    """Whether gradients are reduced during the backward."""
     overlaps_pipeline: bool = False
     """Whether a stage computes while it sends."""
     overlaps_tensor: bool = False
-    """Whether tensor-parallel collectives run beside their matmuls."""
+    """Whether tensor-parallel collectives run during their matmuls."""
     gathers_early: bool = False
-    """Whether parameters of a sharded optimizer are gathered beside the next forward."""
+    """Whether parameters of a sharded optimizer are gathered during the next forward."""
     unfused_attention: bool = False
     """Whether attention writes its scores to memory: matmul, softmax, dropout and matmul as kernels of their
     own."""

@@ -2,6 +2,6 @@
 
 Start reading in `scaling`.
 
-It may import `analyzers.forecast.compute`, `analyzers.forecast.plan`, `analyzers.replay`,
+It may import `analyzers.forecast.compute`, `analyzers.forecast.plan`, `analyzers.replay.events`,
 `analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.records`.
 """

@@ -13,8 +13,8 @@ import pandas as pd
 
 from shardtoll.analyzers.forecast.rescale.inside import Sent, inside
 from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_graph import EventGraph
+from shardtoll.analyzers.replay.events.engine import simulate
+from shardtoll.analyzers.replay.events.event_graph import EventGraph
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.records.levels import watched_steps
 
@@ -30,7 +30,7 @@ class Recorded:
     duration_ns: float
     """The mean step, which this one stands for."""
     compute_ns: float
-    """Of the mean step."""
+    """Compute of the mean step."""
     scale: float
     """The mean step over this one: every time is scaled by it."""
     compute_share: float
@@ -52,11 +52,11 @@ class Recorded:
 
 
 def recorded_step(report: Report) -> Recorded:
-    """Return a step of the slowest rank that stands for all of them: the one nearest to their mean, to which
-    it is scaled.
+    """Return a step of the slowest rank that stands for all of them: the one nearest to their mean, scaled to
+    it.
 
     The mean is the one that a report has: over watched steps, capture left out. If none was watched, it is
-    over all steps but the first, which warms up, and of a dry run it is the last step. UsageError if no step
+    over all steps but the first, which warms up. In a dry run it is the last step. UsageError if no step
     can be used.
     """
     steps = report.steps

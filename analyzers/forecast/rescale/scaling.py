@@ -173,7 +173,7 @@ def _point(
 def _half_width(recorded: Recorded, own: Band | None, exposed_share: float) -> tuple[float, float]:
     """Return the logarithms of how far a step may be faster and slower, prices of collectives apart.
 
-    A dry run's own band holds for its own share of exposed communication; a larger share makes it wider, as
+    A dry run's own band holds for its own share of exposed communication. A larger share makes it wider, as
     in the dry run.
     """
     if own is None:

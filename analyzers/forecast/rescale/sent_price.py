@@ -1,4 +1,4 @@
-"""What one recorded collective takes in a group of another size, on another fabric."""
+"""The time of one recorded collective in a group of another size, on another fabric."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
 from shardtoll.ledger.records.mesh_names import is_of
 
 _UNPRICED: Final = 10.0
-"""A collective without a price takes from nothing to so many times its measured time: links between hosts are
+"""A collective without a price takes from nothing to so many times its measured time. Links between hosts are
 about ten times slower than links within. The number of ranks hardly changes what each rank sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a run ran, or shall run."""
+    """Place where a run ran, or shall run."""
 
     fabric: Fabric
     gpu: Card | None
-    """None on CPUs and where nothing tells the GPU."""
+    """None on CPUs and if the GPU is unknown."""
     per_node: int
 
 
@@ -47,7 +47,7 @@ def times_ns(
     forecast: bool = False,
     unpriced: list[str] | None = None,
 ) -> tuple[float, float, float]:
-    """Return low, expected and high of one collective. What was measured is scaled by the model's ratio.
+    """Return low, expected and high of one collective. A measured time is scaled by the model's ratio.
 
     `forecast`: the time is itself a price, whose uncertainty is in the band of the dry step. A collective
     without a price is named in `unpriced`, and `notes` say why.
@@ -67,7 +67,7 @@ def times_ns(
         what = f"{sent.op} over {sent.name}"
         if unpriced is not None:
             unpriced.append(what)
-        # Where it ran has no price, or where it shall run: the reason is that machine's.
+        # The old or the new machine has no price: the reason is that machine's.
         if old is None or old[1] <= 0:
             why = _why(before, sent.message_bytes, sent.group_size)
         else:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.forecast.rescale.inside import Sent, inside
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.events.event_builder import Builder
+from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
 
 
 def step_graph(
@@ -19,7 +19,7 @@ def step_graph(
     """Return the graph and the nodes of compute and of collectives. With its own times it lasts `duration`.
 
     The last node is the end of the step, the rank's own: collectives that ended in the step come before it.
-    For one that still ran then, the step did not wait, and what lies outside the step is no part of it.
+    The step did not wait for one that still ran then, and time outside the step is excluded.
     Compute is cut where a collective starts, and where one that was exposed ends: what follows waits for it.
     Time that a collective was exposed is the end of its own time; compute has none of it.
     """
@@ -32,7 +32,7 @@ def step_graph(
     compute: list[int] = []
     exposed = _exposed_spans(sent)
     place, now = start, 0.0
-    """What was recorded up to here, from the run's zero, and what the replay has come to, from the step's."""
+    """Recorded time up to here, from the run's zero, and replayed time, from the step's."""
     waits: list[int] = []
     for time, kind, index in _cuts(sent, start + duration):
         own = float(max(0, (time - place) - _covered(exposed, place, time)))

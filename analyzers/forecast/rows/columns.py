@@ -12,11 +12,11 @@ READ: Final = (
     "kv_heads", "ffn", "vocab", "experts", "topk", "tied", "params", "hardware", "config", "note",
     "group", "metric", "value", "tok_s_gpu", "step_s", "mem_gib",
 )  # fmt: skip
-"""What a price, a comparison or a calibration rests on."""
+"""Columns that a price, a comparison or a calibration reads."""
 MEASURED: Final = frozenset(("value", "tok_s_gpu", "step_s", "mem_gib"))
-"""What a price is compared with; it holds for the row's own machine only."""
+"""Columns that a price is compared with; they hold for the row's own machine only."""
 _REMARKS: Final = ("source", "split", "date", "status", "tflops_gpu", "mfu_pct", "mem_kind")
-"""What published tables say besides; nobody expects a price to follow it."""
+"""Further columns of published tables; nobody expects a price to follow them."""
 _OTHER_NAMES: Final = {
     "sequence": "seq",
     "sequence_length": "seq",

@@ -14,13 +14,13 @@ from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 LONGEST: Final = 8.5
 """How many times as long as expected such a step may take. Four runs of hf-ultrascale whose expected peak
-exceeds the GPU took 2.6, 2.6, 4.5 and 8.3 times as long; that is too few to expect any of these."""
+exceeds the GPU took 2.6, 2.6, 4.5 and 8.3 times as long. Four runs are too few to expect any of these."""
 _FITTED_ROWS: Final = 50
 """A framework's memory is known well enough to say so from this many measured rows on."""
 
 
 def may_be_full(plan: TrainingPlan, memory: PlanMemory) -> bool:
-    """Whether the expected peak exceeds what the driver reports of the GPU, where rows measured that peak."""
+    """Whether the expected peak exceeds what the driver reports of the GPU, if rows measured that peak."""
     if fit_of(recipe_of(plan).name).rows < _FITTED_ROWS:
         return False
     return memory.reserved.expected_bytes + memory.outside_bytes > capacity_of(plan.gpu)

@@ -1,4 +1,4 @@
-"""What a published row measured, as the time of one step."""
+"""A published row's measurement, as the time of one step."""
 
 from __future__ import annotations
 

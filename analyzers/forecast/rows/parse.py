@@ -1,5 +1,5 @@
-"""A published row as a plan. What a row does not state is taken from its config, its model's name, or not at
-all."""
+"""A published row as a plan. A value that a row does not state is taken from its config, its model's name, or
+not at all."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class ReadRow:
     assumed: tuple[str, ...]
     """Fields that the row does not state, or states as they cannot be."""
     replaced: tuple[str, ...] = ()
-    """What the row states and cannot be, and what is priced in its place, one sentence each."""
+    """Impossible values that the row states, and the ones priced in their place, one sentence each."""
 
 
 def read_row(row: Row) -> ReadRow:
-    """Return the plan of a row. Raises Abstain with the reason where too much is unknown."""
+    """Return the plan of a row. Raises Abstain with the reason if too much is unknown."""
     config = " ".join((row.get("config") or "", row.get("note") or ""))
     assumed: list[str] = []
     replaced: list[str] = []
@@ -139,7 +139,7 @@ def _gpu(row: Row) -> str:
 
 
 def number(row: Row, name: str) -> int | None:
-    """Return a whole number of a column; None where it is empty, negative or no number."""
+    """Return a whole number of a column; None if it is empty, negative or no number."""
     text = (row.get(name) or "").strip()
     try:
         value = int(float(text))

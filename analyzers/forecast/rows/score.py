@@ -1,4 +1,4 @@
-"""Scores of priced rows by group, beside the trivial baselines."""
+"""Scores of priced rows by group, compared with the trivial baselines."""
 
 from __future__ import annotations
 

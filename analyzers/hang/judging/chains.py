@@ -1,4 +1,4 @@
-"""Where chains of waits end: in ranks that wait for none, or in a circle."""
+"""Finds the ends of chains of waits: ranks that wait for none, or a circle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def all_missing(waits: Mapping[int, Wait]) -> set[int]:
 
 
 def all_ends(waits: Mapping[int, Wait], ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Return what `ends_of` does for each of some ranks that wait, once for those that wait alike."""
+    """Return the results of `ends_of` for some ranks that wait, once for those that wait for the same."""
     known: dict[int, tuple[int, ...]] = {}
     ends = {}
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""What was found out about a job that may hang, before it is put into words."""
+"""Facts found about a job that may hang, before they are put into words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardtoll.ledger.answers.hang import Difference, Divergence, Why
 
 
 class Diagnosis(Struct, frozen=True):
-    """What the sentence is made of."""
+    """Facts that the sentence is made of."""
 
     job: Job
     why: Why
@@ -25,9 +25,9 @@ class Diagnosis(Struct, frozen=True):
     cycle: tuple[int, ...] = ()
     differing: tuple[Difference, ...] = ()
     divergence: Divergence | None = None
-    """Where programs first differ, if that is why; None if something else is to blame."""
+    """Point where programs first differ, if that is why; None if something else is to blame."""
     parted: Divergence | None = None
-    """Where programs first differ, whatever is to blame; None if nothing on record does."""
+    """Point where programs first differ, whatever is to blame; None if nothing on record does."""
 
     @property
     def hang(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the files of a job that has ended prove: no rank goes on any more."""
+"""Facts that the files of a job that has ended prove: no rank goes on any more."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shardtoll.analyzers.hang.standing.waiting import Wait
 def is_settled(job: Job, rank: int, wait: Wait, sure_ns: int) -> bool:
     """Whether the files of a job that has ended prove that a rank could not go on before those it waits for.
 
-    A send may return before its receive is issued: of it only the time that the rank stood there tells. What
-    C++ issues unseen is counted now and then, and proves nothing.
+    A send may return before its receive is issued: only the time that the rank stood there decides.
+    Collectives that C++ issues unseen are counted now and then, and prove nothing.
     """
     if not (job.ended and wait.missing and wait.call is not None and wait.place is not None):
         return False

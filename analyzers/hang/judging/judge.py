@@ -40,7 +40,7 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
 def _judge(job: Job, limit_ns: int) -> Diagnosis:
     waits = waits_of(job, limit_ns)
     sure_ns = min(limit_ns, SURE_AFTER_NS)
-    # Where the job is over, nothing that ranks were in went on.
+    # If the job is over, no call that ranks were in went on.
     stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}
     # No file of a rank that has ended changes any more: what disagrees there needs no second.
     pairs = {rank: wait for rank, wait in waits.items() if other_side_ended(job, wait)}

@@ -18,8 +18,8 @@ _SLACK_SHARE: Final = 0.1
 """Who comes so much before others gave up may have come after: clocks differ. A short wait has less."""
 _ABORTED_NS: Final = 5_000_000_000
 _USUAL_TIMES: Final = 10
-"""A process that ended in its longest wait, of that long and so many times a usual one, may have been aborted
-because of the wait, by torch's watchdog or a guard of the user's."""
+"""If a process ended in its longest wait, of that long and so many times a usual one, the wait may be why. A
+watchdog of torch or a guard of the user's may have aborted it."""
 _TOGETHER_NS: Final = 5_000_000_000
 """Processes that ended so within this were aborted by one cause: what kills one for itself spares others."""
 

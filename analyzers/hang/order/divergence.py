@@ -1,4 +1,4 @@
-"""Where the programs of ranks first differ."""
+"""Finds the point at which the programs of ranks first differ."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from shardtoll.ledger.answers.hang import Divergence
 def parted(job: Job) -> Divergence | None:
     """Return where programs first differ if ranks did not get past it; None if they did, or do not differ.
 
-    Ranks may take branches of their own, and sizes may differ, where all of them go on.
+    Ranks may take branches of their own, and sizes may differ, if all of them go on.
     """
     divergence = first_divergence(job)
     if divergence is None:

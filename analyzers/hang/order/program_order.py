@@ -1,4 +1,4 @@
-"""Where two ranks issue the collectives of the groups that they share in different order."""
+"""Finds two ranks that issue the collectives of the groups that they share in different order."""
 
 from __future__ import annotations
 

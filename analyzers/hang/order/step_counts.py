@@ -1,7 +1,7 @@
-"""What the steps of ranks say of a collective that one left out or issued once more.
+"""Evidence in the steps of ranks that one left out a collective or issued it once more.
 
-A loop over parameters issues collectives of several sizes from one line: the line tells none of them apart,
-and sizes that differ are no mistake of theirs.
+A loop over parameters issues collectives of several sizes from one line. So the line does not separate them,
+and different sizes are not a mistake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:
 def apart(
     job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], further: tuple[int, ...]
 ) -> Divergence:
-    """Say who is at fault where ranks stand in different steps: who left one out, or issued one more.
+    """Say who is at fault if ranks stand in different steps: who left one out, or issued one more.
 
     `further`: the ranks that are ahead.
     """
@@ -40,7 +40,8 @@ def apart(
     if not whole and theirs.nth_in_step is not None and theirs.most_in_step is not None:
         # The record has lost a part of the steps, the rank had counted them.
         now, before, whole = theirs.nth_in_step, theirs.most_in_step, True
-    # Most ranks decide. Of equally many, earlier steps suggest who is right: a step may need more, or fewer.
+    # Most ranks decide. If two sides are equally many, earlier steps suggest who is right: a step may need
+    # more, or fewer.
     certain = len(behind) != len(further)
     known = before > 0 and (whole or before >= now)
     extra = len(behind) < len(further) if certain or not known else now > before

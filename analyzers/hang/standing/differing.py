@@ -1,4 +1,4 @@
-"""Where ranks disagree: on what one collective is, and on what comes next in their programs."""
+"""Points on which ranks disagree: on one collective, and on what comes next in their programs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Return what ranks say otherwise of one collective than most, by the first thing that differs.
 
-    `members`: how many ranks the group has, of which some may not have come. `before` returns the collective
-    as the same lines issued it last, which says who is right of equally many; it is asked only then.
+    `members`: how many ranks the group has; some of them may not have come. `before` returns the collective
+    as the same lines issued it last: if two sides are equally many, it says who is right. It is asked only
+    then.
     """
     for what in _SAME:
         said = {

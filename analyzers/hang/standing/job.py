@@ -127,7 +127,7 @@ class Job:
         return self._places[key]
 
     def absent(self) -> tuple[int, ...]:
-        """Return ranks of the job's groups of which nothing was read."""
+        """Return ranks of the job's groups without a file that was read."""
         named = {rank for ranks in self.members.values() for rank in ranks}
         sizes = [rank.flight.world_size for rank in self.ranks.values() if rank.flight.world_size]
         if sizes:

@@ -15,7 +15,7 @@ _ENGINE: Final = (
 _MAKES: Final = ("(new_group)", "(_new_group_with_tag)", "(_new_process_group_helper)", "(new_subgroups)")
 """Ends of frames of torch that stand in `new_group`."""
 _MAKES_IN: Final = "torch/distributed/distributed_c10d.py:"
-"""Where torch has these functions: a user's may have the same names."""
+"""The file in which torch has these functions: a user's may have the same names."""
 
 
 def in_engine(flight: RankFlight) -> bool:

@@ -65,8 +65,9 @@ def own_errors(flights: Mapping[int, RankFlight]) -> frozenset[int]:
     """Return the ranks that an exception of their own ended inside a collective.
 
     A signal's handler may raise there, as the one that tells of a dead worker of a DataLoader does. Guards of
-    the user's raise there as well, because the job hangs: in ranks that had waited for others, or for long,
-    or in several ranks at once. So does Ctrl-C. If all had come, the proof is that peers lost a rank.
+    the user's raise there as well, because the job hangs. They do so in ranks that had waited for others, or
+    for long, or in several ranks at once. So does Ctrl-C. If all had come, the proof is that peers lost a
+    rank.
     """
     raised = {
         number: each for number, each in flights.items() if lost_peer(each) and _speaks_for_itself(each)

@@ -12,7 +12,7 @@ from shardtoll.ledger.records.flight import FlightCall
 
 
 class Wait(Struct, frozen=True):
-    """What one rank waits in, and for whom."""
+    """The call that one rank waits in, and the ranks it waits for."""
 
     rank: int
     call: FlightCall | None
@@ -32,8 +32,8 @@ class Wait(Struct, frozen=True):
 def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
     """Return what each waiting rank waits in; ranks that wait in nothing known are left out.
 
-    A rank that had waited for `limit_ns` as it ended still counts as one that waits. torch aborts a process
-    whose collective has run into its time-out, and that end is no cause.
+    A rank that had waited for `limit_ns` as it ended still counts as one that waits. If a collective runs
+    into its time-out, torch aborts the process, and that end is not a cause.
     """
     waits = {}
     known: dict[tuple[Key, int], bool] = {}

@@ -8,7 +8,7 @@ from shardtoll.ledger.records.flight import RankFlight
 def cut_step(flight: RankFlight) -> int | None:
     """Return the step whose first collectives the record no longer holds; None if no step is known to be cut.
 
-    What such a step had of some sort is at least what the record says, and may be more.
+    The record gives a lower bound of each sort in such a step.
     """
     first = flight.calls[0] if flight.calls else None
     return None if first is None or first.number <= 1 else first.step

@@ -46,7 +46,7 @@ _CODES: Final = {
     "closed": "with Join([model]):\n    train(model, batches)",
     "no peer": "dist.recv(value, src=sender) if rank == receiver else dist.send(value, dst=receiver)",
 }
-"""What hangs -> code that does not; the others are no matter of code."""
+"""Cause of a hang -> code that avoids it; the other causes have no such code."""
 
 
 def _remedy(diagnosis: Diagnosis) -> str:

@@ -1,4 +1,4 @@
-"""What is said of a group of which nothing lists the ranks, as in a log."""
+"""Text about a group whose ranks nothing lists, as in a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardtoll.analyzers.hang.verdict.wording import (
 )
 
 _ALL: Final = ("0", "default", "default_pg")
-"""What torch's logs and dumps call the group of all ranks."""
+"""Names of the group of all ranks in torch's logs and dumps."""
 _SUSPECTS_MOST: Final = 1 << 16
 
 

@@ -71,8 +71,8 @@ def waiters(diagnosis: Diagnosis, *, ended: bool = False) -> str:
 def died_too(diagnosis: Diagnosis) -> tuple[int, ...]:
     """Return ranks that died in a collective for which they say others died; one of them may have been first.
 
-    A process may crash in its collective, and a launcher kills those that wait: both end alike. Empty if the
-    rank at fault had fallen silent before.
+    A process may crash in its collective, and a launcher kills those that wait: both end in the same way.
+    Empty if the rank at fault had fallen silent before.
     """
     ranks = diagnosis.job.ranks
     if diagnosis.why != "dead" or any(ranks[rank].quiet_ns is not None for rank in diagnosis.culprits):

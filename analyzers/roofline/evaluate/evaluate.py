@@ -1,4 +1,4 @@
-"""What the model says of a measured sweep, beside the measurement: not fitted, calibrated or transferred.
+"""Compares the model's predictions with a measured sweep: not fitted, calibrated or transferred.
 
 A size that is scored never takes part in what its prediction is made of.
 """
@@ -29,7 +29,7 @@ Mode = Literal["model", "calibrated", "transferred"]
 transferred: fitted on other sweeps."""
 
 Predict: TypeAlias = Callable[[Fabric, str, int, Placement], Cost | None]
-"""What says the cost of an op with some message bytes at a placement; None if it refuses."""
+"""Returns the cost of an op with some message bytes at a placement; None if it refuses."""
 
 AS_ONE: Final = 1.01
 """Sizes that differ by this factor at most are one: counts of elements are rounded to the ranks."""
@@ -91,7 +91,7 @@ def told(sweep: Sweep, fabric: Fabric, sure: str) -> bool:
 
 
 def refused(sweep: Sweep, mode: Mode, reason: str, fabric: str | None = None) -> Evaluation:
-    """Return the evaluation of a sweep of which nothing is said, with the reason."""
+    """Return the evaluation of a sweep without predictions, with the reason."""
     points = tuple(Judged(point.message_bytes, point.time_ns, None) for point in sweep.points)
     return Evaluation(sweep, fabric, mode, points, (), reason)
 
@@ -108,7 +108,7 @@ def calibrated(
 ) -> Evaluation:
     """Return what is said of every second size once the others are measured: 1st, 3rd, 5th, ... by bytes.
 
-    A size that comes several times is fitted with all of its times or scored with all of them, and so are
+    A size that comes several times is fitted with all of its times, or scored with all of them. So are
     neighbouring sizes that differ by a hundredth or less, as one would give the other away.
     """
     fitted = tuple(size for group in _as_one(sweep.sizes)[::2] for size in group)
@@ -138,8 +138,8 @@ def transferred(
 ) -> Evaluation:
     """Return what is said of the sweep once other sweeps of the same fabric are measured.
 
-    They are of other runs, often of another cluster: a curve of this very op and placement is no
-    measurement of this one, and its band is as wide as that of a transfer at least.
+    They are of other runs, often of another cluster. So a curve of this very op and placement does not count
+    as its measurement. Its band is at least as wide as that of a transfer.
     """
     measured = replace(fabric, curves=_measured_curves(on, fabric))
     constants = library or load_library(fabric.library, fabric.library_version)
@@ -230,7 +230,7 @@ def _evaluate(
 
 
 def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
-    """Return the cost where each call takes at least what the measuring tool itself needs."""
+    """Return the cost if each call takes at least what the measuring tool itself needs."""
     if cost is None or cost.time_ns >= least_ns or cost.basis == "measured":
         return cost
     least = math.ceil(least_ns)

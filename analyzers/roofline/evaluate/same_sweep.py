@@ -9,13 +9,13 @@ from shardtoll.analyzers.roofline.machines.fabric import Fabric
 
 ROUNDED_NS: Final = 50.0
 ROUNDED_SHARE: Final = 5e-4
-"""By how much a time and its copy differ where one is rounded to 0.1 us or to four digits."""
+"""By how much a time and its copy differ if one is rounded to 0.1 us or to four digits."""
 
 
 def same(sweep: Sweep, other: Sweep) -> bool:
     """Whether both are one measurement: a copy of the file, or a part of its rows, is the same sweep.
 
-    A copy may lack the in-place column or be rounded. Two runs may agree in a few times by chance, not in
+    A copy may be rounded, or have no in-place column. Two runs may agree in a few times by chance, not in
     half of them.
     """
     if (sweep.op, sweep.ranks, sweep.nodes) != (other.op, other.ranks, other.nodes):

@@ -19,8 +19,8 @@ BANDS: Final[tuple[tuple[str, float], ...]] = (
     ("16-256M", 256 * _MIB),
     (">=512M", float("inf")),
 )
-"""Name and largest message of each band, as in shared ROOFLINE.md. Sweeps have powers of two, or what is
-just below one because it divides by the ranks: the band above begins right after the one below ends."""
+"""Name and largest message of each band, as in shared ROOFLINE.md. Sweeps have powers of two, or the next
+lower size that divides by the ranks. So the band above begins right after the one below ends."""
 
 
 TOLERANCE: Final = 0.02
@@ -117,8 +117,8 @@ def by_band(points: Iterable[Scored]) -> dict[str, Score | None]:
 def noise(sweeps: Iterable[Sweep]) -> dict[str, tuple[float, float] | None]:
     """Return by band, and for `all`, median and p90 of |out of place - in place| / out of place.
 
-    No model of a size alone can do better than what two columns of the same sweep differ by. None where
-    no sweep has both columns.
+    No model of a size alone can do better than what two columns of the same sweep differ by. None if no sweep
+    has both columns.
     """
     errors_of: dict[str, list[float]] = {name: [] for name, _ in BANDS}
     for sweep in sweeps:

@@ -1,6 +1,6 @@
 """A measured sweep of one collective over sizes, read from CSV with the columns of nccl-tests' own table.
 
-The text comes from elsewhere and is not trusted: what cannot be meant is told in one line.
+The text comes from elsewhere and is not trusted: an implausible value is reported in one line.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MOST_RANKS: Final = 10_000_000
 _MOST_MESSAGE: Final = 1 << 50
 _MOST_US: Final = 1e12
 _ONE: Final = ("hardware", "nodes", "gpus", "collective")
-"""What all rows of a sweep share."""
+"""Columns that are equal in all rows of a sweep."""
 _ONE_SWEEP: Final = "one sweep a file: one hardware, number of nodes and GPUs, and collective"
 _SEE: Final = "see columns under `shardtoll fabrics eval --help`"
 
 _OF_NCCL_TESTS: Final = {"alltoall": "all_to_all", "alltoallv": "all_to_all", "sendrecv": "send"}
 """Names of nccl-tests that differ from ours. In its sendrecv each rank sends to the next one and receives
-from the one before; size and time are those of one send."""
+from the one before. Size and time are those of one send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SweepPoint:
     time_ns: float
     """Out of place."""
     inplace_ns: float | None
-    """The same once more, in place; None where it was not measured."""
+    """The same in place; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Sweep:
 
     @property
     def placement(self) -> Placement:
-        """Where its ranks stand; evenly over the nodes, as nccl-tests wants them."""
+        """Positions of its ranks: evenly over the nodes, as nccl-tests wants them."""
         most, least = -(-self.ranks // self.nodes), self.ranks // self.nodes
         return Placement(self.ranks, self.nodes, most, fewest_ranks=None if least == most else least)
 
     def placement_on(self, fabric: Fabric) -> Placement:
-        """Return where its ranks stand on a fabric; a node is a domain there, where it has some."""
+        """Return where its ranks stand on a fabric; a node is a domain there, if it has domains."""
         domain = fabric.ranks_per_domain
         if domain is None:
             return self.placement
@@ -89,8 +89,8 @@ class Sweep:
 def parse_sweep(text: str, where: str) -> Sweep:
     """Return the sweep in a CSV text; `where` names it in messages.
 
-    Raises UsageError, in one line: no rows, a column missing, several sweeps in one file, an unknown
-    collective, a number that is none or out of range.
+    Raises UsageError, in one line: no rows, a missing column, several sweeps in one file, an unknown
+    collective, an invalid number.
     """
     if len(text) > MOST_BYTES:
         raise UsageError(f"{where} holds more than {MOST_BYTES / 1e6:g} MB", "a sweep has a row a size")

@@ -1,1 +1,1 @@
-"""What collective libraries need for each algorithm: one TOML file a library, each number with source."""
+"""Constants of collective libraries by algorithm: one TOML file a library, each number with source."""

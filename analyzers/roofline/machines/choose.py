@@ -16,8 +16,8 @@ def choose_fabric(run: Run) -> Fabric:
     """Return the fabric on record, as of dry runs, else the one that fits the device and network, or on CPUs
     the backend.
 
-    `UNKNOWN`, on which every floor is None, where none fits and for fake process groups. The
-    choice, how sure it is and what else would fit are written into the provenance.
+    Return `UNKNOWN` (every floor is None) if none fits and for fake process groups. The choice, how
+    sure it is and what else would fit are written into the provenance.
     """
     run = with_device(run)
     device, backend = run.device, run.backend
@@ -31,7 +31,7 @@ def choose_fabric(run: Run) -> Fabric:
     # One host among those seen does not make one of a job with missing ranks.
     one_node = (len(run.hosts) == 1 and not run.ranks_missing) or run.world_size == 1 or _fits_one_host(run)
     words = run.machine or ""
-    # A job on several hosts has most often all GPUs of each; one on a single host may have a few of many.
+    # A job on several hosts usually has all GPUs of each; one on a single host may have a few of many.
     size = None if one_node or run.ranks_missing else run.ranks_per_host
     used = run.ranks_per_host or (run.world_size if one_node else None)
     choice = pick(Known(device, words, one_node, size, used, network_words(words)))
@@ -79,8 +79,8 @@ def _sureness(run: Run, choice: Choice) -> str:
 
 
 def gpu_of_run(run: Run) -> Gpu | None:
-    """Return the accelerator whose figures the run keeps, else the one that it names or its driver's figures
-    tell; None if none of them does."""
+    """Return the accelerator whose figures the run keeps, else the one that its name or its driver's figures
+    identify; None if unknown."""
     if run.gpu_toml is not None:
         return load_gpu(run.gpu_toml)
     return find_gpu(run.device, run.device_memory_bytes, run.device_sms, run.device_capability)
@@ -93,7 +93,7 @@ def with_device(run: Run) -> Run:
 
 
 def other_device_note(run: Run, fabric: Fabric) -> str:
-    """Return that the fabric is of another accelerator than the job's; empty where not, or not known.
+    """Return a note if the fabric is of another accelerator than the job's; empty if not, or unknown.
 
     Its links are taken all the same, as they were asked for.
     """

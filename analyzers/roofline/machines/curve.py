@@ -1,10 +1,10 @@
 """Times of one collective as they were measured, by message size; what lies between and beyond the sizes.
 
-Between two sizes the logarithm of the time is a monotone cubic of the logarithm of the size (Fritsch and
-Butland, "A method for constructing local monotone piecewise cubic interpolants", 1984): it goes through
-every point and rises wherever the points do. On published sweeps of NVLink and InfiniBand fabrics, each
-known at every second size (4x apart), its median error is 1.4 % where straight lines have 1.7 %. Beyond
-the sizes the time follows the shape of a model, scaled to meet the last point, and is never held there.
+Between two sizes the logarithm of the time is a monotone cubic of the logarithm of the size. It goes through
+every point and rises wherever the points do (Fritsch and Butland, "A method for constructing local monotone
+piecewise cubic interpolants", 1984). Tested on published sweeps of NVLink and InfiniBand fabrics, each known
+at every second size (4x apart). Its median error is 1.4 %; straight lines have 1.7 %. Beyond the sizes the
+time follows the shape of a model, scaled to meet the last point, and is never held there.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ Shape = Callable[[float], float | None]
 """Message bytes -> time of a model, in any unit: only ratios are used. None: it does not know."""
 
 REPEAT: Final = 0.015
-"""Share by which a size's average differs from another run's on a sound fabric: 8x H100, one all-reduce sweep
-timed twice, 1 % at the median over all sizes and 5 % at the ninth decile (shared reference, ROOFLINE.md)."""
+"""Share by which a size's average differs from another run's on a sound fabric. Measured on 8x H100, one
+all-reduce sweep timed twice: 1 % at the median over all sizes and 5 % at the ninth decile (shared reference,
+ROOFLINE.md)."""
 
 ROUGH: Final = 0.9
-"""Times the roughness around a size that a curve of few samples may be off: with `REPEAT` it holds nine of
+"""Times the roughness around a size that a curve of few samples may be off. With `REPEAT` it holds nine of
 ten times that were left out of published sweeps at every second size."""
 
 SMOOTH: Final = 0.5
-"""The same for the place furthest from two points of many samples: a kink is off by half of what it is
-when one of its points is left out."""
+"""The same for the place furthest from two points of many samples. If one of a kink's points is left out, the
+kink is off by half its size."""
 
 PER_DOUBLING: Final = 0.06
 """Share by which the band widens on each side with every doubling of the distance from the last point."""
@@ -53,7 +54,7 @@ class Curve:
     nodes: int
     points: tuple[CurvePoint, ...]
     source: str
-    """Where and when it was measured."""
+    """Place and time of the measurement."""
     sharing: int = 1
     """How many such groups used a host's network cards at once."""
 
@@ -66,7 +67,7 @@ class Curve:
                 raise ValueError(f"a curve of {self.op} has times that cannot be: {point}")
 
     def time_ns(self, message_bytes: float, shape: Shape | None = None) -> float | None:
-        """Return the typical time; None beyond the points where nothing tells how it goes on."""
+        """Return the typical time; None beyond the points if its continuation is unknown."""
         return self._at(self._times, message_bytes, shape)
 
     def band_ns(self, message_bytes: float, shape: Shape | None = None) -> tuple[float, float] | None:
@@ -124,7 +125,7 @@ class Curve:
         return self._affine(line, message_bytes, edge)
 
     def _affine(self, line: _Line, message_bytes: float, edge: float) -> float | None:
-        """Return latency + bytes / bandwidth through the two outermost points; None where there is one."""
+        """Return latency + bytes / bandwidth through the two outermost points; None if there is only one."""
         if len(self.points) < 2:
             return None
         two = (0, 1) if edge == self.points[0].message_bytes else (-2, -1)
@@ -133,7 +134,7 @@ class Curve:
         ns_per_byte = max(0.0, (far_ns - near_ns) / (far - near))
         at_edge = near_ns if two[0] == 0 else far_ns
         if message_bytes > edge:
-            # Where noise hides the slope, a byte costs at most what it costs with no latency at all.
+            # If noise hides the slope, a byte costs at most its share of a time without latency.
             return at_edge + (message_bytes - edge) * (ns_per_byte or at_edge / max(edge, 1))
         return max(at_edge - (edge - message_bytes) * ns_per_byte, at_edge * message_bytes / max(edge, 1))
 
@@ -166,7 +167,7 @@ def curve_of(timings: Timings) -> Curve:
 def merged(curves: Iterable[Curve]) -> tuple[Curve, ...]:
     """Return one curve an op and placement; of several points of one size the one of most samples stays.
 
-    Of two with as many, the later one: a calibration made again replaces the old.
+    If two have as many samples, the later one stays: a new calibration replaces the old.
     """
     kept: dict[tuple[str, int, int, int], Curve] = {}
     for curve in curves:

@@ -1,4 +1,4 @@
-"""What is known of a machine's interconnect. Every number carries its source and how sure it is."""
+"""Facts known of a machine's interconnect. Every number carries its source and how sure it is."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Link:
     peers: Quantity | None = None
     """In a mesh: direct links a rank has; a pair of ranks has `rank_gbps / peers`."""
     reached: Mapping[str, Quantity] = field(default_factory=dict)
-    """Share of `rank_gbps` that a tuned library reaches with large messages, by algorithm (`REACHED`); one
-    that is missing reaches what the library's own constants say. Above 1 where the network helps reduce."""
+    """Share of `rank_gbps` that a tuned library reaches with large messages, by algorithm (`REACHED`). A
+    missing one follows the library's own constants. Above 1 where the network helps reduce."""
 
     def as_guess(self) -> Link:
         """Return the link with every number marked as a guess: it is not known whether it is this one."""
@@ -84,7 +84,7 @@ class Fabric:
     title: str
     """One line for a list of fabrics."""
     provenance: str
-    """Where the numbers come from, for the report: `measured on this machine ...`, or else."""
+    """The source of the numbers, for the report: `measured on this machine ...`, or another."""
     library: Library = "nccl"
     """The library that runs the collectives; its constants are the model's."""
     library_version: str | None = None
@@ -93,13 +93,13 @@ class Fabric:
     ranks_per_node: Quantity | None = None
     """Ranks of one host where the run does not tell."""
     ranks_per_domain: Quantity | None = None
-    """Ranks that share `intra` where that is more than a host holds, as 72 in an NVL72 rack."""
+    """Ranks that share `intra` if that is more than a host holds, as 72 in an NVL72 rack."""
     intra: Link | None = None
     """Between ranks of one host, or of one domain."""
     inter: Link | None = None
     """Between hosts, or domains."""
     curves: tuple[Curve, ...] = ()
-    """Measured times; where one fits a collective it goes before the model."""
+    """Measured times; if one fits a collective it goes before the model."""
     measured: bool = False
     """Whether the numbers were measured on the machine whose job is judged."""
     sharp: bool = False

@@ -17,7 +17,7 @@ from shardtoll.ledger import FabricError, UsageError
 DATA: Final = "shardtoll.analyzers.roofline.fabrics"
 GPUS_FILE: Final = "gpus.toml"
 PEAK_DTYPES: Final = ("float32", "tf32", "bfloat16", "float16", "float8")
-"""What peaks are given for; tf32 is float32 matmuls where torch allows TensorFloat-32."""
+"""Formats that peaks are given for; tf32 is float32 matmuls if torch allows TensorFloat-32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,20 @@ class Gpu:
     name: str
     title: str
     peak_tflops: Mapping[str, Quantity]
-    """1e12 floating-point operations a second by dtype (`PEAK_DTYPES`); a dtype it has no units for, or
-    whose peak is not known, is missing."""
+    """1e12 floating-point operations per second by dtype (`PEAK_DTYPES`). A dtype without units, or with an
+    unknown peak, is missing."""
     memory_bytes: Quantity
     memory_gbps: Quantity
     """GB/s (1e9) of its own memory."""
     reached_matmul_tflops: Quantity | None = None
-    """The best that large bfloat16 matmuls were measured to reach; None where nobody published it."""
+    """Highest measured rate of large bfloat16 matmuls; None if nobody published it."""
     device_names: tuple[str, ...] = ()
     """Device names that hold one of these as a word are this accelerator (case does not matter) ..."""
     device_names_not: tuple[str, ...] = ()
     """... unless they hold one of these."""
     family: str | None = None
-    """A word in names of boards that `device_names` lacks; such boards are told apart by their memory."""
+    """A word in names of boards that `device_names` does not have; such boards are distinguished by their
+    memory."""
     sms: int | None = None
     """Multiprocessors or compute units that drivers report."""
     capability: tuple[int, int] | None = None
@@ -93,9 +94,9 @@ def known_gpus() -> tuple[Gpu, ...]:
 def load_gpu(words: str) -> Gpu:
     """Return the accelerator of a name, of a TOML file, or of a TOML text, as runs keep it.
 
-    A file or text has one table as `gpus.toml` has them; whatever ends in `.toml` or has a folder in it is a
-    path. Raises UsageError with names that are alike for an unknown name, FabricError for a file that cannot
-    be read or describes none.
+    A file or text has one table as `gpus.toml` has them. Any text that ends in `.toml` or has a folder in it
+    is a path. Raises UsageError with similar names for an unknown name, FabricError for a file that cannot be
+    read or describes none.
     """
     if not (is_text(words) or words.endswith(".toml") or len(Path(words).parts) > 1):
         return _by_name(words)
@@ -128,9 +129,9 @@ def find_gpu(
     sms: int | None = None,
     capability: str | None = None,
 ) -> Gpu | None:
-    """Return the accelerator of this device name, as `NVIDIA H100 80GB HBM3`; None where none or two fit.
+    """Return the accelerator of this device name, as `NVIDIA H100 80GB HBM3`; None if none or several fit.
 
-    What the driver reports decides between boards of a family (`A100-PG509-200`), and names an accelerator
+    The driver's figures decide between boards of a family (`A100-PG509-200`), and identify an accelerator
     that has no name. Several that fit count as one if their figures are equal.
     """
     if device_name:

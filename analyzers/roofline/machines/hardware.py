@@ -29,7 +29,7 @@ _VERSION: Final = re.compile(r"nccl[ _-]*v?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", re
 
 @dataclass(frozen=True, slots=True)
 class GpuWords:
-    """What was said of accelerators; None where nothing was."""
+    """Facts in a description of accelerators; None if it names none."""
 
     device: str | None = None
     """As a device name would be, for fabrics and accelerators to be found by."""
@@ -42,9 +42,8 @@ class GpuWords:
 def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = None) -> tuple[Fabric, str]:
     """Return the fabric that a text describes, as `8xH100 SXM, 8x CX-7 IB NDR400`, and how sure it is.
 
-    `nodes` and `gpus` are how many of each were used, where known. Cards and rates that the text gives
-    go before those of the shipped fabric. Without an accelerator or machine that is known the fabric is
-    `UNKNOWN`.
+    `nodes` and `gpus` are how many of each were used, if known. Cards and rates that the text gives go before
+    those of the shipped fabric. Without an accelerator or machine that is known the fabric is `UNKNOWN`.
     """
     said = gpu_words(text[:1000])
     net = network_words(said.rest)
@@ -65,7 +64,7 @@ def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = N
 
 
 def _told(fabric: Fabric, net: NetworkWords, whole: int | None, text: str) -> Fabric:
-    """Return the fabric with the network that the text gives, where that differs."""
+    """Return the fabric with the network that the text gives, if that differs."""
     size = whole or (int(fabric.ranks_per_node.value) if fabric.ranks_per_node is not None else None)
     if size is not None and fabric.ranks_per_node is not None and size != fabric.ranks_per_node.value:
         fabric = replace(fabric, ranks_per_node=Quantity(float(size), _source(text), "derived"))
@@ -96,7 +95,7 @@ def _source(text: str) -> str:
 
 
 def gpu_words(text: str) -> GpuWords:
-    """Return the first accelerator that the text names, with its form (SXM where none is said)."""
+    """Return the first accelerator that the text names, with its form (SXM if none is given)."""
     plain = text.casefold()
     node = _WHOLE_NODE.search(plain)
     match = _FAMILY.search(plain)

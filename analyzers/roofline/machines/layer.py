@@ -1,7 +1,7 @@
-"""What one TOML file says of a fabric, checked and not yet merged with the file it extends.
+"""Content of one TOML file on a fabric, checked and not yet merged with the file it extends.
 
 A layer has the names of `Fabric`'s fields, and only those the file gives; links are layers of their
-own. Numbers are read here, with the name of their own file, so that a mistake is told where it was made.
+own. Numbers are read here, with the name of their own file, so that an error names the file that has it.
 """
 
 from __future__ import annotations

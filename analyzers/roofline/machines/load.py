@@ -21,7 +21,7 @@ MOST_EXTENDED: Final = 16
 """Files in one chain of `extends`."""
 
 _NOT_INHERITED: Final = ("measured", "hardware", "backends")
-"""What is said of one fabric only: those that extend it are not named by its words, nor measured by it."""
+"""Fields that hold for one fabric only: those that extend it have other names and other measurements."""
 
 
 def parse_fabric(text: str, where: str) -> Fabric:
@@ -82,7 +82,7 @@ def _text_of(name: str) -> str:
 
 
 def _instead(name: str) -> str:
-    """Return what to name instead: those alike, and where all are listed."""
+    """Return a hint for an unknown name: similar names, and where all are listed."""
     begun = [each for each in fabric_names() if each.startswith(name[:4].casefold())] if name else []
     alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.6) or ["h100x8-ib400"]
     return f"name one that `shardtoll fabrics` lists, as {', '.join(alike)}, or the path of a .toml file"
@@ -129,8 +129,8 @@ def _over(base: Layer, layer: Layer, where: str) -> Layer:
     """Return `base` with what `layer`, from the file `where`, says instead.
 
     A number is taken whole, never its value from one file and its source from another. A link of
-    another kind inherits nothing of the old one. Measured times stay where no link they crossed has
-    changed. What the file does not call itself is said to be the other's, changed.
+    another kind inherits nothing of the old one. Measured times stay if no link they crossed has changed. A
+    provenance that the file does not give is the other file's, marked as changed.
     """
     merged = {key: value for key, value in base.items() if key not in _NOT_INHERITED} | layer
     for key in ("intra", "inter"):

@@ -1,4 +1,4 @@
-"""What a description of machines says of their network: its kind, its cards and their rate.
+"""Reads the network from a description of machines: its kind, its cards and their rate.
 
 People write `8x CX-7 IB NDR400`, `EFAv2 32x100G`, `2x Slingshot-11 200G` or `3.2 Tbps RoCE`.
 """
@@ -38,7 +38,7 @@ _SIGNAL: Final = re.compile(r"(?<![a-z])([efhnx]dr) ?(\d{2,4})?(?!\d)")
 _CONNECTX: Final = re.compile(r"(?<![a-z])(?:cx|connectx) ?([5-8])(?!\d)")
 _EACH: Final = re.compile(r"(?:/|per|a|each) ?gpu")
 _BYTES: Final = re.compile(r"\d+ ?[GT]B(?:ps|/s)")
-"""GB/s are told from Gb/s by the capital alone, and are those of NVLink."""
+"""Only the capital B separates GB/s from Gb/s; GB/s are rates of NVLink."""
 _MOST_GBIT: Final = 800
 """No card is faster; a larger rate without a number of cards is the node's."""
 _NOISE: Final = (
@@ -49,7 +49,7 @@ _NOISE: Final = (
 
 
 class NetworkWords(Struct, frozen=True):
-    """What was said; None where nothing was."""
+    """Facts in the description; None if it does not give them."""
 
     kind: InterKind | None = None
     cards: int | None = None
@@ -63,7 +63,7 @@ class NetworkWords(Struct, frozen=True):
     def node_gbps(self, size: int | None, cards: float | None = None) -> float | None:
         """Return GB/s of a node in one direction, of `size` GPUs and `cards` cards where the text has none.
 
-        None where no rate was said, or neither cards nor GPUs are known.
+        None if no rate is given, or neither cards nor GPUs are known.
         """
         if self.node_gbit is not None:
             return self.node_gbit / 8

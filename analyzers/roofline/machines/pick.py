@@ -14,13 +14,13 @@ from shardtoll.analyzers.roofline.machines.load import known_fabrics
 from shardtoll.analyzers.roofline.machines.network_words import NetworkWords
 
 Sureness = Literal["certain", "likely", "assumed", "unknown"]
-"""certain: what counts is on record. likely: what is on record fits few others. assumed: the network between
+"""`certain`: what counts is on record. `likely`: the record fits few others. `assumed`: the network between
 nodes is not on record, and the fabric is the common one."""
 
 _VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|jupiter|frontier|.*-roce")
-"""Names of fabrics that only some have; where nothing names them another goes before them."""
+"""Names of fabrics that only some have; if nothing names them another goes before them."""
 _COMMON: Final = ("h100", "a100")
-"""Accelerators that are meant where none is named, most common first."""
+"""Accelerators that are meant if none is named, most common first."""
 
 MOST_OTHERS: Final = 4
 """Alternatives that are named."""
@@ -47,12 +47,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the machines; None where nothing is."""
+    """Known facts about the machines; None if unknown."""
 
     device: str | None
     """The accelerator, as its device name says."""
     words: str = ""
-    """What describes the machines."""
+    """Text that describes the machines."""
     one_node: bool = False
     size: int | None = None
     """Accelerators of a node."""
@@ -119,7 +119,7 @@ def plain(text: str) -> str:
 
 
 def _by_name(fabrics: Sequence[Fabric], words: str) -> Choice | None:
-    """Return the machine that the text names by its longest word; None where it names none."""
+    """Return the machine that the text names by its longest word; None if it names none."""
     text = plain(words)
     matches = [
         (len(plain(word)), fabric, word)

@@ -1,4 +1,4 @@
-"""A number with where it comes from and how sure it is, and the units that names of numbers end in."""
+"""A number with its source and how sure it is, and the units that names of numbers end in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IN_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number with where it comes from. The name of the field that holds it tells its unit."""
+    """A number with its source. The name of the field that holds it tells its unit."""
 
     value: float
     source: str

@@ -16,7 +16,7 @@ MOST_CHARACTERS: Final = 16_000_000
 """Characters or bytes of a file; a calibration of every op and group of a large job stays far below."""
 
 MOST_TEXT: Final = 2_000
-"""Of one string; a longer one is no source."""
+"""Length of one string; a longer one is not a source."""
 
 _FORM: Final = '{{ value = {}, source = "...", confidence = "verified" }}'
 _EXAMPLES: Final = {
@@ -27,7 +27,7 @@ _OLD: Final = ("base_latency_ns", "default", "step_latency_ns", "bandwidth_gbps"
 
 
 What = Literal["fabric", "GPU"]
-"""What a file describes, for messages."""
+"""Object that a file describes, for messages."""
 
 
 def is_text(words: str) -> bool:
@@ -46,7 +46,7 @@ def read_file(path: Path, where: str, what: What = "fabric") -> str:
 
 
 def read_toml(text: str, where: str, what: What = "fabric") -> Table:
-    """Return the root of a TOML text; FabricError where it is none, or far too long."""
+    """Return the root of a TOML text; FabricError if it is none, or far too long."""
     if len(text) > MOST_CHARACTERS:
         raise FabricError(
             f"{what} {where}: {len(text)} characters", f"a {what} has at most {MOST_CHARACTERS}"

@@ -1,8 +1,8 @@
 """How far sound runs lie from the model, by what is known of the machine and by size.
 
-Widths are quantiles of the errors on published sweeps, each predicted with constants that were learned
-without its source (benchmarks/learn_constants.py), so that they hold for a machine that nobody has measured.
-Where one source measured a kind of machine, or none, the band is wider. Its low end is the floor.
+Widths are quantiles of the errors on published sweeps. Each sweep is predicted with constants that were
+learned without its source (benchmarks/learn_constants.py). So they hold for a machine that nobody has
+measured. If only one source measured a kind of machine, or none, the band is wider. Its low end is the floor.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SIZES: Final[tuple[tuple[str, int], ...]] = (
 """Name and largest message of each band."""
 
 _MIDDLES: Final = tuple(float(np.log(size)) for size in (4 << 10, 1 << 20, 64 << 20, 2 << 30))
-"""Where the width is that of the band alone; between them it is interpolated."""
+"""Sizes at which the width is that of the band alone; between them it is interpolated."""
 
 UNKNOWN_WIDTH: Final = 0.7
-"""Logarithm of the factor to each side where nothing was ever measured: half to twice the time."""
+"""Logarithm of the factor to each side if nothing was ever measured: half to twice the time."""
 
 
 def size_name(message_bytes: float) -> str:
@@ -49,8 +49,8 @@ def band_of_model(
 ) -> tuple[Floats, Floats]:
     """Return the logarithms of time / low and high / time, for each message size.
 
-    Where no sweep of a kind of link was at hand, other links' errors tell nothing: the band is a wide one,
-    unless the machine's own curves were fitted.
+    If no sweep of a kind of link was at hand, other links' errors do not apply to it. The band is then a wide
+    one, unless the machine's own curves were fitted.
     """
     place = where(machine)
     kinds = (

@@ -1,7 +1,7 @@
 """One algorithm with one protocol for a collective on a placement: what its time is made of.
 
-time = latency + transfer + ramp x sqrt(latency x transfer). The third part is the filling of a pipeline: S
-bytes in m pieces take (1 + h/m)(transfer) + m x (a piece's latency), at the best m twice the square root of
+time = latency + transfer + ramp x sqrt(latency x transfer). The third part is the filling of a pipeline. S
+bytes in m pieces take (1 + h/m)(transfer) + m x (a piece's latency): at the best m, twice the square root of
 latency times transfer. Libraries cut pieces by rules of their own, so its weight is a measured constant.
 Measured on 8x H100 it is about 0.9 (shared/reference/ROOFLINE.md).
 """
@@ -39,7 +39,7 @@ class Candidate:
     wire_share: Fraction | None = None
     """Bytes one rank must send, per byte of the message; None: near and net together."""
     overrated_ns: float = 0.0
-    """By how much the library's version overrates the latency when it chooses; no part of the time."""
+    """By how much the library's version overrates the latency when it chooses; excluded from the time."""
     few_channels_ns_per_byte: float = 0.0
     """As `ns_per_byte`, of messages up to `few_channels_bytes`: the library opens fewer channels."""
     few_channels_bytes: int = 0

@@ -1,6 +1,6 @@
 """How one machine differs from the model: three factors, fitted to what was measured on it.
 
-The factors are on latencies, on bytes' times and on the ramp; each is held near 1 as strongly as it was seen
+The factors are on latencies, on bytes' times and on the ramp. Each is held near 1 as strongly as it was seen
 to vary between machines of a kind. Robust (soft L1 on relative errors), by Levenberg and Marquardt's method.
 """
 
@@ -85,7 +85,7 @@ def fit_correction(
         return minimise(residuals, np.zeros(3))
 
     logs = fitted(NOISE)
-    # Where the model's shape does not fit the machine, its factors tell little of another collective.
+    # If the model's shape does not fit the machine, its factors predict little of another collective.
     misfit = float(np.median(np.abs(np.concatenate(errors(logs)))))
     if misfit > NOISE:
         logs = fitted(misfit * misfit / NOISE)

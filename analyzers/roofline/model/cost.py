@@ -1,4 +1,4 @@
-"""What one collective costs on a fabric: its expected time, a band, the floor and the speed of light."""
+"""The cost of one collective on a fabric: its expected time, a band, the floor and the speed of light."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cost:
     latency_ns: int
     """The part of it that does not shrink with the message, rounded down."""
     algorithm: str
-    """A name in `model.ALGORITHMS`, or `none` where nothing is sent."""
+    """A name in `model.ALGORITHMS`, or `none` if nothing is sent."""
     steps: int
     """Hops that follow one another."""
     wire_bytes: int
@@ -41,12 +41,12 @@ class Cost:
     """Nine of ten sound runs take at least this, and at most `high_ns`."""
     high_ns: int
     floor_ns: int
-    """At most one of twenty sound runs takes less: the low end of the band, by the fastest algorithm where
+    """At most one of twenty sound runs takes less: the low end of the band. It is by the fastest algorithm if
     this version of the library is known to choose another."""
     light_ns: int
     """Speed of light: what the links' rates allow, whatever the library; at most `floor_ns`."""
     protocol: str = ""
-    """NCCL's `LL`, `LL128` or `Simple`; empty where a library has none."""
+    """NCCL's `LL`, `LL128` or `Simple`; empty if the library has no protocols."""
     near_bytes: int = 0
     """Bytes one rank sends to ranks of its host: the mean of a host's ranks, rounded up."""
     net_bytes: int = 0
@@ -87,8 +87,8 @@ def collective_cost(
 ) -> Cost | None:
     """Return the cost of `op` with `message_bytes` (as nccl-tests counts them) on the fabric.
 
-    A barrier costs what an all_reduce of nothing costs. None where the op, the message size, the
-    placement or a link that is needed is unknown; a group of one rank costs nothing.
+    A barrier costs what an all_reduce of nothing costs. None if the op, the message size, the placement or a
+    needed link is unknown; a group of one rank costs nothing.
     """
     if fabric.intra is None:
         return None
@@ -122,7 +122,8 @@ def costs_by(
         guesses: dict[int, tuple[str, ...]] = {}
         costs = []
         for size, (best, price) in zip(asked, pricing.prices(op, asked, placement), strict=True):
-            # Of few candidates many sizes; by identity, as hashing one takes longer than the rest.
+            # Many sizes share few candidates. They are keyed by identity, as hashing one takes longer than
+            # the rest.
             if id(best) not in guesses:
                 guesses[id(best)] = pricing.guesses(placement, best)
             costs.append(_cost(size, best, price, guesses[id(best)]))
@@ -133,7 +134,7 @@ def costs_by(
 
 
 def _cost(size: int, best: Candidate, price: Price, guesses: tuple[str, ...]) -> Cost:
-    # Where published rates and measured times disagree, the measured ones are right; a band measures nothing.
+    # If published rates and measured times disagree, the measured ones are right; a band measures nothing.
     least_ns = price.low_ns if price.basis == "measured" else price.time_ns
     light_ns = min(price.light_ns, least_ns)
     return Cost(

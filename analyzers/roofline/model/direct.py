@@ -15,7 +15,7 @@ PAIRED: Final = ("send", "recv")
 def pairwise(machine: Machine, op: str) -> list[Candidate]:
     """Return the all_to_all in n-1 exchanges; the slower of host and network bounds it.
 
-    Of a rank's (n-1)/n S bytes, (n-g)/n S leave a host that holds g of the ranks.
+    A rank sends (n-1)/n S bytes; (n-g)/n S of them leave a host that holds g of the ranks.
     """
     if op != "all_to_all":
         return []
@@ -24,7 +24,7 @@ def pairwise(machine: Machine, op: str) -> list[Candidate]:
     ns_per_byte = float(near) / machine.near_gbps("pairwise") if near else 0.0
     if net:
         few = machine.at.fewest_ranks or g
-        # Of hosts with fewer ranks each rank has more to send out, over its own card as well.
+        # On hosts with fewer ranks each rank sends more out, and over its own card as well.
         near_ns_per_byte = few * (n - few) / n / machine.through_gbps("pairwise")
         ns_per_byte = max(ns_per_byte, g * float(net) / machine.net_gbps("pairwise"), near_ns_per_byte)
     return [
@@ -44,8 +44,8 @@ def pairwise(machine: Machine, op: str) -> list[Candidate]:
 def direct(machine: Machine, op: str) -> list[Candidate]:
     """Return a direct transfer.
 
-    send, recv: S bytes over the link between the two. gather, scatter: the root's own link carries (n-1)/n S,
-    of which (n-g)/n S come over its network card.
+    `send`, `recv`: S bytes over the link between the two. `gather`, `scatter`: the root's own link carries
+    (n-1)/n S, of which (n-g)/n S come over its network card.
     """
     if op in PAIRED:
         return [_paired(machine)]
@@ -81,12 +81,12 @@ def _rooted(machine: Machine) -> Candidate:
     near, net = Fraction(g - 1, n), Fraction(n - g, n) if machine.at.spans_nodes else NOTHING
     ns_per_byte = float(near) / machine.near_gbps("direct") if near else 0.0
     if net:
-        # All of it comes over the root's own card, of which it has what falls to one rank.
+        # All bytes pass the root's own share of the cards, which is one rank's.
         one_rank_gbps = machine.net_gbps("direct") / g
         ns_per_byte = max(ns_per_byte, float(net) / one_rank_gbps)
         few = machine.at.fewest_ranks
         if few is not None:
-            # The root may be on any host; where it shares it with fewest, most comes over its card.
+            # The root may be on any host; if it shares it with fewest, most comes over its card.
             ns_per_byte = max(ns_per_byte, few * (n - few) / n / machine.through_gbps("direct"))
     return Candidate(
         algorithm="direct",

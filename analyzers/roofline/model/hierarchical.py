@@ -1,6 +1,6 @@
 """The two-level all_reduce: reduce-scatter inside each host, all_reduce between hosts, all_gather inside.
 
-Bytes: 2(g-1)/g S a rank inside, 2(k-1)/k S/g between hosts; the three phases follow one another.
+Bytes: 2(g-1)/g S per rank inside, 2(k-1)/k S/g between hosts; the three phases follow one another.
 """
 
 from __future__ import annotations

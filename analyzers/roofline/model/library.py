@@ -28,24 +28,25 @@ Protocol = str
 
 
 class Change(Struct, frozen=True):
-    """What holds for all versions before one."""
+    """Differences that hold for all versions before one."""
 
     before: Version
     without: tuple[str, ...]
     """Algorithms that those versions did not have."""
     chosen_by_us: Mapping[str, float]
-    """By the name of a constant, as `near_hop_us.tree.Simple`: how many us more than now those versions took
-    it for when they chose an algorithm. What the hop really takes is not said by it."""
+    """Overrating by the name of a constant, as `near_hop_us.tree.Simple`: by how many us more than now those
+    versions rated it when they chose an algorithm. This does not change the time that the hop really
+    takes."""
 
 
 def parse_version(text: str | None) -> Version | None:
-    """Return `2.21.5+cuda12.4` as (2, 21, 5); None where there is no version in the text."""
+    """Return `2.21.5+cuda12.4` as (2, 21, 5); None if the text has no version."""
     match = None if text is None else _NUMBER.search(text)
     return None if match is None else tuple(int(part) for part in match.groups() if part is not None)
 
 
 def changes_since(library: str, version: Version | None) -> tuple[Change, ...]:
-    """Return what differs in that version from today's; nothing where the version is not known."""
+    """Return the differences of that version from today's; empty if the version is unknown."""
     if version is None:
         return ()
     return tuple(change for change in _changes(library) if version < change.before)
@@ -83,7 +84,7 @@ class Library:
     `ramp.ring.near`: weight of the pipeline's filling (see `candidate`). All dimensionless but for `_us`.
     """
     changes: tuple[Change, ...]
-    """What differs in its version from today's."""
+    """Differences of its version from today's."""
     generations: Mapping[str, str]
     """Generation of accelerators by `Gpu.name`, as `h100-sxm` = `hopper`."""
 
@@ -100,7 +101,7 @@ class Library:
         return otherwise
 
     def find(self, name: str, *special: str | None) -> str | None:
-        """Return the key in `numbers` that `number` takes; None where there is none."""
+        """Return the key in `numbers` that `number` takes; None if there is none."""
         for key in (*special, "default"):
             if key is not None and f"{name}.{key}" in self.numbers:
                 return f"{name}.{key}"
@@ -116,7 +117,7 @@ class Library:
         return number is not None and number.confidence != "GUESS"
 
     def generation(self, fabric: Fabric) -> str | None:
-        """Return the generation of the fabric's accelerator; None where it has none or an unlisted one."""
+        """Return the generation of the fabric's accelerator; None if it has none or an unlisted one."""
         return None if fabric.gpu is None else self.generations.get(fabric.gpu.name)
 
 
@@ -127,7 +128,7 @@ class Watched(Library):
     guesses: list[str] = field(default_factory=list)
 
     def find(self, name: str, *special: str | None) -> str | None:
-        """Return the key as a library does, and keep it where its number is a guess."""
+        """Return the key as a library does, and keep it if its number is a guess."""
         constant = Library.find(self, name, *special)
         if (
             constant is not None
@@ -152,7 +153,7 @@ def watched(library: Library) -> Watched:
 
 @cache
 def load_library(name: str, version: str | None = None) -> Library:
-    """Return the shipped constants of `nccl`, `rccl` or `gloo`; those of today's where none is named."""
+    """Return the shipped constants of `nccl`, `rccl` or `gloo`; those of today's if none is named."""
     text = resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     data = read_toml(text, f"{name}.toml").data
     numbers = dict(_flat("", data["numbers"]))

@@ -2,8 +2,8 @@
 
 Lower bounds on what must cross a link, whatever the algorithm: every rank of an all_gather receives what the
 others hold, (n-1)/n S. An all_reduce without a switch that adds needs 2(n-1) S sent in all, so 2(n-1)/n S by
-some rank, and half of it with one (Patarasu, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-workstations", 2009). Latencies count as nothing.
+some rank. With such a switch it needs half of that (Patarasu, Yuan, "Bandwidth optimal all-reduce algorithms
+for clusters of workstations", 2009). Latencies count as nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ def light_ns_per_byte(machine: Machine, op: str) -> float:
     near_gbps = physical_near_gbps(machine.near, g)
     if k == 1:
         return _rank_share(op, n, adding=_switch_adds(machine)) / near_gbps
-    # Of the groups that share the cards only those count that surely do: more of them would bound too high.
+    # Only groups that surely share the cards count here: with more of them the bound would be too high.
     placement = replace(placement, sharing=placement.surely_sharing or placement.sharing, surely_sharing=None)
     net_gbps = physical_net_gbps(fabric, placement)
     own_gbps = net_gbps / g
     if op in PAIRED:
         return 1 / net_gbps
-    # What a rank sends may go both ways at once.
+    # A rank's bytes may go both ways at once.
     both = _rank_share(op, n, adding=_switch_adds(machine) or fabric.sharp) / (near_gbps + own_gbps)
     bounds = [both, _host_share(op, placement, sharp=fabric.sharp) / net_gbps]
     if placement.fewest_ranks is not None and (op in ROUNDS or op == "all_to_all"):
-        # What its ranks lack, or alone have, goes through the cards of the host that has the fewest.
+        # On the host with the fewest ranks, its cards carry the bytes that its ranks need from others, or
+        # alone hold.
         few = (n - placement.fewest_ranks) / n * (placement.fewest_ranks if op == "all_to_all" else 1)
         few = 1.0 if op == "all_reduce" else few
         bounds.append(few / physical_net_gbps(fabric, placement, placement.fewest_ranks))

@@ -73,7 +73,7 @@ def recursive_doubling(machine: Machine, op: str) -> list[Candidate]:
 def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
     """Return Rabenseifner's all_reduce: halves, quarters, ... exchanged and added, then gathered back.
 
-    2(n-1)/n S bytes a rank; the larger exchanges are between ranks of one host.
+    2(n-1)/n S bytes per rank; the larger exchanges are between ranks of one host.
     """
     if op != "all_reduce":
         return []
@@ -90,7 +90,7 @@ def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
 
 
 def bruck(machine: Machine, op: str) -> list[Candidate]:
-    """Return Bruck's all_gather: ceil(log2 n) rounds of doubling size, (n-1)/n S bytes a rank."""
+    """Return Bruck's all_gather: ceil(log2 n) rounds of doubling size, (n-1)/n S bytes per rank."""
     if op != "all_gather":
         return []
     placement = machine.at

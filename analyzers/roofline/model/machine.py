@@ -28,7 +28,7 @@ class Machine:
 
     @property
     def generation(self) -> str | None:
-        """Generation of the accelerator, None where it is not known."""
+        """Generation of the accelerator, None if unknown."""
         return self.library.generation(self.fabric)
 
     @property
@@ -73,7 +73,7 @@ class Machine:
     def _plugin_us(self) -> float:
         """Return the latency of the network's plugin in one hop: learned, else what the fabric states.
 
-        What a plugin tells NCCL steers NCCL's choice; it is no measurement of a hop.
+        The latency that a plugin reports to NCCL steers NCCL's choice; it is not a measurement of a hop.
         """
         assert self.net is not None
         kind, stated = self.net.kind, self.net.plugin_latency_ns
@@ -94,8 +94,8 @@ class Machine:
     def net_gbps(self, algorithm: str, *special: str) -> float:
         """Return GB/s that the group's ranks of one host together reach over the host's cards.
 
-        A rank drives its own card, or its share where there are fewer cards than ranks; groups that send at
-        the same time share the host's cards. `special`: shares that go before that of the kind of network.
+        A rank drives its own card, or its share if there are fewer cards than ranks. Groups that send at the
+        same time share the host's cards. `special`: shares that go before that of the kind of network.
         """
         assert self.net is not None
         kind = self.net.kind
@@ -149,8 +149,8 @@ def physical_net_gbps(fabric: Fabric, placement: Placement, ranks: int | None = 
 
     `ranks`: how many these are, without it as many as are on the host that has most.
 
-    A rank has its own card, or what falls to it of fewer cards; all ranks of the group at most the host's
-    cards, of which groups that send at the same time get equal parts. A domain has the cards of its hosts.
+    A rank has its own card, or its share of fewer cards. All ranks of the group have at most the host's
+    cards, in equal parts with groups that send at the same time. A domain has the cards of its hosts.
     """
     net = fabric.inter
     assert net is not None, "asked only if the network is known"
@@ -164,6 +164,6 @@ def physical_net_gbps(fabric: Fabric, placement: Placement, ranks: int | None = 
 
 
 def hosts_of_a_domain(fabric: Fabric) -> float:
-    """Return how many hosts share one NVLink domain; 1 where a host is one by itself."""
+    """Return how many hosts share one NVLink domain; 1 if a host is one by itself."""
     domain, host = fabric.ranks_per_domain, fabric.ranks_per_node
     return 1.0 if domain is None or host is None else max(1.0, domain.value / host.value)

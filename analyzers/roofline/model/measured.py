@@ -1,4 +1,4 @@
-"""What a collective costs where the very same one was measured; and fabrics made of measured times."""
+"""The cost of a collective if the very same one was measured; and fabrics made of measured times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TWINS = {"send": "recv", "recv": "send"}
 
 
 class MeasuredCost(NamedTuple):
-    """What measured times say of one collective, in ns."""
+    """Cost of one collective by measured times, in ns."""
 
     time_ns: float
     low_ns: float
@@ -26,7 +26,7 @@ class MeasuredCost(NamedTuple):
 def measured_cost(
     curves: Iterable[Curve], op: str, message_bytes: int, placement: Placement, shape: Shape | None
 ) -> MeasuredCost | None:
-    """Return the cost by the curve of the same op, ranks and hosts; None where there is no such curve.
+    """Return the cost by the curve of the same op, ranks and hosts; None if there is no such curve.
 
     `shape` is the model's time by message bytes: beyond the sizes that were measured its form is taken.
     Groups that share a host's network cards are only what was measured sharing them as much.

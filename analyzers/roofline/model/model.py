@@ -56,7 +56,7 @@ class Choice(Struct, frozen=True):
 
 
 def machine_of(fabric: Fabric, placement: Placement, library: Library | None = None) -> Machine | None:
-    """Return the group's machine; None where a link it needs is unknown."""
+    """Return the group's machine; None if a link it needs is unknown."""
     if fabric.intra is None or (placement.spans_nodes and fabric.inter is None):
         return None
     net = fabric.inter if placement.spans_nodes else None

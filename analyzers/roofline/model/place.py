@@ -1,4 +1,4 @@
-"""Where the ranks of a group stand: how many hosts, and how many of its ranks share one."""
+"""Positions of the ranks of a group: how many hosts, and how many of its ranks share one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Placement:
     fewest_ranks: int | None = None
     """Ranks on the host that has the fewest; None: as many as on any other."""
     surely_sharing: int | None = None
-    """How many groups share the cards at least, where `sharing` was rounded up; None: as many as `sharing`.
-    The speed of light counts with these, as it is a lower bound."""
+    """How many groups share the cards at least, if `sharing` was rounded up; None: as many as `sharing`. The
+    speed of light counts with these, as it is a lower bound."""
 
     def __post_init__(self) -> None:
         if self.sharing < 1:
@@ -66,8 +66,8 @@ def _ranks_per_host(run: Run, fabric: Fabric) -> int | None:
     """Return how many consecutive ranks share a host.
 
     A run with missing ranks counts too few ranks a host, so its number is believed only when it is whole. In
-    a run with missing ranks the hosts of those seen decide, as far as they can. Where they leave a choice the
-    fabric's number is taken, if it fits.
+    a run with missing ranks the hosts of those seen decide, as far as they can. If several numbers fit, the
+    fabric's number is taken if it is one of them.
     """
     if not run.ranks_missing and run.ranks_per_host is not None:
         return run.ranks_per_host
@@ -82,7 +82,7 @@ def _ranks_per_host(run: Run, fabric: Fabric) -> int | None:
 
 
 def hosts_note(run: Run, fabric: Fabric) -> str:
-    """Return that the hosts of missing ranks are assumed, where it changes the floors; else nothing."""
+    """Return that the hosts of missing ranks are assumed, if it changes the floors; else nothing."""
     fitting, taken = _fitting(run, fabric), _ranks_per_host(run, fabric)
     hosts = {min(number, run.world_size) for number in fitting}
     if not run.ranks_missing or len(hosts) < 2 or taken is None:
@@ -95,7 +95,7 @@ def hosts_note(run: Run, fabric: Fabric) -> str:
 def _fitting(run: Run, fabric: Fabric) -> tuple[int, ...]:
     """Return the numbers of consecutive ranks a host that fit the hosts of all seen ranks, ascending.
 
-    Those are looked at that divide the job evenly, and the fabric's. Empty where a host is not known.
+    Those are looked at that divide the job evenly, and the fabric's. Empty if a host is unknown.
     """
     if not run.rank_hosts or None in run.rank_hosts:
         return ()

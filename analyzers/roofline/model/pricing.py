@@ -28,7 +28,7 @@ _FAMILIES: Final[dict[str, str]] = {
     **dict.fromkeys(CHAINED, "chain"),
     **dict.fromkeys(("send", "recv", "gather", "scatter"), "direct"),
 }
-"""Ops that cost alike."""
+"""Groups of ops that cost the same."""
 
 ONE_CARD_WIDTH: Final = 1.2
 """Logarithm of the factor by which a message between two hosts may be faster than the model says."""
@@ -41,8 +41,8 @@ _WIDEST: Final = 1.5
 
 
 Basis = Literal["measured", "transferred", "model"]
-"""measured: this op was timed on such a group. transferred: others were, and the model is fitted to them.
-model: published figures of the links and constants of the library only."""
+"""`measured`: this op was timed on such a group. `transferred`: others were, and the model is fitted to them.
+`model`: only published figures of the links and constants of the library."""
 
 
 class Price(Struct, frozen=True):
@@ -64,7 +64,7 @@ class _Fit(Struct, frozen=True):
 
 
 class _Modelled(Struct, frozen=True):
-    """What the model says of some message sizes, in ns; of the band the logarithms to both sides."""
+    """The model's times of some message sizes, in ns; the band as logarithms to both sides."""
 
     choice: Choice
     time_ns: Floats
@@ -213,8 +213,8 @@ class Pricing:
         return light
 
     def guesses(self, placement: Placement, of: Candidate) -> tuple[str, ...]:
-        """Return the names of the guessed numbers of the links that the placement uses, and of the library's
-        constants that the candidate is made of."""
+        """Return the names of guessed numbers: those of the links that the placement uses, and of the
+        library's constants that the candidate is made of."""
         return (*self._link_guesses(placement), *(f"{self.library.name} {name}" for name in of.guesses))
 
     def _link_guesses(self, placement: Placement) -> tuple[str, ...]:

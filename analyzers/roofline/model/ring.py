@@ -1,8 +1,8 @@
 """Rings and chains.
 
-Formulas: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005);
-which hops cross hosts, and that every card of a host carries a ring of its own, follows NCCL's tuning model
-(src/graph/tuning.cc, v2.30).
+Formulas: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005).
+NCCL's tuning model (src/graph/tuning.cc, v2.30) says which hops cross hosts, and that every card of a host
+carries a ring of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def ring(machine: Machine, op: str) -> list[Candidate]:
     """Return rings over all ranks, one a protocol.
 
     n ranks on k hosts, S bytes: a gather or reduce-scatter takes n-1 hops, k-1 of them between hosts, and
-    (n-1)/n S bytes a rank; an all_reduce twice both. With a ring for each of a host's g ranks, a rank sends
-    1/g of its bytes to another host.
+    (n-1)/n S bytes per rank. An all_reduce takes twice both. With a ring for each of a host's g ranks, a rank
+    sends 1/g of its bytes to another host.
     """
     if op not in ROUNDS:
         return []

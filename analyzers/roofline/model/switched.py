@@ -1,7 +1,7 @@
 """Algorithms in which a switch reduces: NVLink SHARP (NVLS, NVLSTree) and InfiniBand SHARP (CollNet).
 
-Shapes and latencies: NCCL src/graph/tuning.cc (v2.30). The bytes follow from what the switch does: a rank's
-message is read by the switch once, and each rank writes its part of the sum once to all.
+Shapes and latencies: NCCL src/graph/tuning.cc (v2.30). The bytes follow from the switch: it reads a rank's
+message once, and each rank writes its part of the sum once to all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WITH_SHARP: Final = ("hopper", "blackwell")
 def switch_reduces(machine: Machine) -> bool:
     """Whether the group's NVSwitch can reduce, and NCCL lets it: for all GPUs of a host together.
 
-    Of a domain of hosts NCCL takes any more than two GPUs (ncclNvlsInit: `comm->clique.size <= 2`).
+    In a domain of hosts, NCCL allows any number of GPUs above two (ncclNvlsInit: `comm->clique.size <= 2`).
     """
     if machine.near.kind != "nvswitch" or machine.generation not in WITH_SHARP:
         return False
@@ -31,7 +31,7 @@ def switch_reduces(machine: Machine) -> bool:
 
 
 def nvls(machine: Machine, op: str) -> list[Candidate]:
-    """Return NVLink SHARP for an all_reduce inside one domain: S + S/n bytes a rank, one step."""
+    """Return NVLink SHARP for an all_reduce inside one domain: S + S/n bytes per rank, one step."""
     placement = machine.at
     if op != "all_reduce" or placement.spans_nodes or not switch_reduces(machine):
         return []
@@ -54,7 +54,7 @@ def nvlstree(machine: Machine, op: str) -> list[Candidate]:
     """Return NVLSTree for an all_reduce over hosts: NVLS inside each, a double tree over them.
 
     A domain of many hosts, as an NVL72 rack, is one of the tree's places. Two of them are a root and a leaf
-    each; of three and more some have two children, and NCCL's own table halves what a channel carries there.
+    each. With three and more, some have two children, and NCCL's own table halves a channel's rate there.
     """
     placement = machine.at
     if op != "all_reduce" or not placement.spans_nodes or not switch_reduces(machine):

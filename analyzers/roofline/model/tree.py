@@ -1,9 +1,9 @@
 """Trees.
 
 all_reduce: the double binary tree (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast,
-reduction and scan", 2009) as NCCL builds it: a chain inside a host and a tree over hosts, up and down:
-2[(g-1) + log2 k] hops for k hosts of g ranks (NCCL src/graph/tuning.cc, v2.30). broadcast and reduce of
-libraries without pipelines: a binomial tree.
+reduction and scan", 2009). NCCL builds it of a chain inside a host and a tree over hosts. Up and down, it
+takes 2[(g-1) + log2 k] hops for k hosts of g ranks (NCCL src/graph/tuning.cc, v2.30). A binomial tree:
+broadcast and reduce of libraries without pipelines.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def most_of_a_host(nodes: int) -> float:
     """Return how many times the message the busiest host of a double tree sends, up and down together.
 
     A host inside one of the trees has a parent and two children there and is a leaf of the other. With half
-    of the message in each tree it sends 1/2 + 2/2 + 1/2. Of two hosts each is root of one tree and leaf of
-    the other: 1/2 + 1/2. Of three none has two children: 1/2 + 1/2 in one tree, 1/2 in the other.
+    of the message in each tree it sends 1/2 + 2/2 + 1/2. With two hosts each is root of one tree and leaf of
+    the other: 1/2 + 1/2. With three, none has two children: 1/2 + 1/2 in one tree, 1/2 in the other.
     """
     return {2: 1.0, 3: 1.5}.get(nodes, 2.0)
 
@@ -29,8 +29,9 @@ def most_of_a_host(nodes: int) -> float:
 def end_of_the_trees(nodes: int) -> float:
     """Return the same of the first and the last host: never inside with two children.
 
-    Of an even number each is a leaf of one tree and root of the other: 1/2 + 1/2. Of an odd one each has a
-    parent and one child in one tree, and in the other is a leaf, or the root with one child: 1 + 1/2.
+    If the number of hosts is even, each is a leaf of one tree and root of the other: 1/2 + 1/2. If it is odd,
+    each has a parent and one child in one tree. In the other it is a leaf, or the root with one child: 1 +
+    1/2.
     """
     return 1.0 if nodes % 2 == 0 else 1.5
 
@@ -38,8 +39,8 @@ def end_of_the_trees(nodes: int) -> float:
 def through_trees_ns_per_byte(machine: Machine) -> float:
     """Return ns a byte of the busiest host's cards in a double tree over hosts.
 
-    A host with fewer ranks than all others is what was left of a job, its last one; of several nothing
-    says that they stand at the ends.
+    A host with fewer ranks than all others is the rest of a job, its last one. If there are several, they
+    need not stand at the ends.
     """
     placement = machine.at
     full = most_of_a_host(placement.nodes) / machine.net_gbps("tree")

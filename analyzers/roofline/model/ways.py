@@ -21,7 +21,7 @@ class Way(Struct, frozen=True):
 def ways(fabric: Fabric, op: str, message_bytes: int, placement: Placement, cost: Cost) -> list[Way]:
     """Return the times by each of them; `cost` is that of the fastest.
 
-    Where that was measured or fitted, all are taken to be off by the same factor.
+    If that was measured or fitted, all are taken to be off by the same factor.
     """
     size = np.array([message_bytes], dtype=np.float64)
     times = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardtoll.analyzers.context.held import pairs, until
 from shardtoll.analyzers.context.reduces import of_reduces
-from shardtoll.analyzers.replay.held_rows import SLACK_NS, with_held
+from shardtoll.analyzers.replay.points.held_rows import SLACK_NS, with_held
 
 Row = tuple[int, int, int]
 """Number of the operation; start and duration in units of half the slack."""

@@ -11,7 +11,7 @@ from shardtoll.analyzers.forecast.dry.host import HostTimes
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork
-from shardtoll.analyzers.replay.engine import simulate
+from shardtoll.analyzers.replay.events.engine import simulate
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger.records.dry import DryOp
 

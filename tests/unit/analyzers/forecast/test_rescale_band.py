@@ -15,7 +15,7 @@ from shardtoll.analyzers.forecast.rescale.recorded import recorded_step
 from shardtoll.analyzers.forecast.rescale.scaling import scale_run
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, times_ns
 from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
-from shardtoll.analyzers.replay.engine import simulate
+from shardtoll.analyzers.replay.events.engine import simulate
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.dashboards.forecast import scaling_page, scaling_shown
 from shardtoll.ledger.answers.forecast import Band

@@ -14,7 +14,6 @@ from shardtoll.analyzers.headline.advice import (
     ends_of_both,
     first_of,
     orders,
-    own_reason,
     room,
     with_advice,
 )
@@ -122,15 +121,6 @@ def test_reasons_of_idle_time_point_to_their_own_kinds_only():
     assert idle.REASONS["launch"][1] == ("launch-bound",)
     assert "straggler" not in idle.ADVISE
     assert set(idle.ADVISE) <= {kind for kind, family in KINDS.items() if family == "schedule"}
-
-
-def test_what_a_late_rank_alone_does_says_why_it_is_late():
-    of_rank = [replace(made(kind, 9), ranks=(3,)) for kind in ("host-sync", "straggler")]
-    assert own_reason(of_rank, 3) == 0
-    assert own_reason(of_rank, 2) is None
-    # Below its lateness it costs less than that: it is another matter.
-    assert own_reason(of_rank[::-1], 3) is None
-    assert own_reason([replace(made("host-sync", 9), ranks=(2, 3)), of_rank[1]], 3) is None
 
 
 def test_only_a_short_order_is_advice_in_words_of_its_own():

@@ -16,7 +16,7 @@ from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.recorded import from_events
 from shardtoll.analyzers.recorded.handed_edges import Nodes, edges_of
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits.draft import Draft
 from tests.unit.truth import tell
 
 HOSTS = {"strategy": "pipeline", "transport": "host", "ranks": 8}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardtoll.analyzers.recorded.simulated import MOST_KEPT, Simulated
-from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.replay.events.outcome import Outcome
 
 
 class Simulator:

@@ -10,12 +10,12 @@ import pytest
 
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.under_compute import slow_down
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
-from shardtoll.analyzers.whatif.under_compute import slow_down
 from shardtoll.ledger import Finding, Remedy, Rows
 from tests.unit.analyzers.made_jobs import Meet, Own, job
 

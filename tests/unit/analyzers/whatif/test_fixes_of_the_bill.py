@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from shardtoll.analyzers.whatif.remedies import stages
+from shardtoll.analyzers.whatif.edits.remedies import stages
 from tests.unit.analyzers.whatif.conftest import Job
 
 MS: Final = 1_000_000

@@ -12,14 +12,14 @@ from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import BOUND, edit_of
+from shardtoll.analyzers.whatif.edits.taken_out import lost_by_step
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import predicted, with_savings
-from shardtoll.analyzers.whatif.taken_out import lost_by_step
 from shardtoll.ledger import Collective, Figure, Finding, Ledger, Remedy, Rows, Stall, Step, analyze, ranked
 from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.roofline import choose_fabric
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Report, analyze
 from shardtoll.profiler.traces import read_traces

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers.replay import graph
+from shardtoll.analyzers.replay.points import point_graph
 from shardtoll.analyzers.whatif import path
 from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.ledger import Report, analyze
@@ -100,7 +100,7 @@ def test_the_slowest_rank_is_named_before_and_after() -> None:
 
 
 def test_whatif_replays_steps_of_more_collectives_than_a_report_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "MOST_ROWS", 1)
+    monkeypatch.setattr(point_graph, "MOST_ROWS", 1)
     report = points()
     assert report.foreseen is None
     assert len(report.whatif(gpu=1.3).steps) == 3

@@ -16,16 +16,16 @@ from shardtoll.analyzers.recorded.from_events import from_events
 from shardtoll.analyzers.recorded.from_points import from_points
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
-from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.analyzers.whatif.answer import longer_notes
-from shardtoll.analyzers.whatif.asked import Asked, asked_edits
-from shardtoll.analyzers.whatif.buckets import buckets_of
-from shardtoll.analyzers.whatif.draft import Draft
-from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT, edit_of
+from shardtoll.analyzers.whatif.edits.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits.buckets import buckets_of
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.remedies import MAKERS, NO_EDIT, edit_of
+from shardtoll.analyzers.whatif.edits.taken_out import RECOMPUTE, taken_out
 from shardtoll.analyzers.whatif.replayed import Replayer
-from shardtoll.analyzers.whatif.taken_out import RECOMPUTE, taken_out
 from shardtoll.ledger import Finding, Parameter, Stall, Step, UsageError, analyze
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import to_table

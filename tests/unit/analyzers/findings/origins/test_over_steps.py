@@ -7,7 +7,7 @@ import pytest
 
 from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.over_steps import usual
-from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.points.point_graph import Graph
 
 
 def graph(step: int, own_ns: dict[int, list[int]]) -> Graph:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.analyses import context_of
-from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.ledger import Finding, Group, Ledger, Report, Stall
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
 from tests.unit.analyzers.of_kinds import running

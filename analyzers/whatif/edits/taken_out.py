@@ -1,0 +1,125 @@
+"""Batches, copies or the second forward taken out of a step, whatever finding they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.whatif.edits.draft import Draft
+from shardtoll.analyzers.whatif.edits.edit import Edit
+from shardtoll.analyzers.whatif.edits.second_forward import second_forward_ns
+from shardtoll.ledger.records.record import PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Work that an option takes out: its nodes, or if steps from points have none, what stalls say it
+    costs."""
+
+    option: str
+    label: str
+    words: str
+    """As in `the record has no ...`."""
+    kind: Kind
+    phase: str | None
+    stall: str
+    own: tuple[Kind, ...]
+    """Kinds of own time that hold it if it has no nodes."""
+
+
+BATCHES: Final = Gone(
+    "--batch-ready",
+    "every batch is ready",
+    "wait for a batch inside a step",
+    Kind.DATA,
+    None,
+    "data",
+    (Kind.HOST, Kind.GAP),
+)
+COPIES: Final = Gone(
+    "--async-copies",
+    "copies overlap with compute",
+    "copy that a step waits for",
+    Kind.COPY,
+    None,
+    "copy",
+    (),
+)
+RECOMPUTE: Final = Gone(
+    "--no-recompute",
+    "without the second forward",
+    "second forward",
+    Kind.COMPUTE,
+    "recompute",
+    "recompute",
+    (Kind.COMPUTE,),
+)
+
+
+_ESTIMATED: Final = (
+    "The record times matrix products and attention of the second forward only. It is taken to last as long "
+    "as the first does between the same operators."
+)
+
+
+def taken_out(context: Context, gone: Gone) -> Edit:
+    """Return the edit without that work; it changes nothing if the record has none."""
+
+    timed = (context.stalls["kind"] == "recompute").any()
+    is_estimated = gone is RECOMPUTE and context.ledger.run.source == "live" and not timed
+    # Untimed work may be anything that a module's forward does.
+    own = (*gone.own, Kind.HOST, Kind.GAP) if is_estimated else gone.own
+
+    def apply(draft: Draft, _: float) -> None:
+        recorded = draft.recorded
+        nodes = recorded.of_kinds((gone.kind,))
+        if gone.phase is not None:
+            nodes &= recorded.phase == PHASES.index(gone.phase)
+        if nodes.any() and gone.phase is None:
+            draft.duration[nodes] = 0.0
+        elif nodes.any() and gone.phase is not None and recorded.source == "events":
+            draft.no_phase(PHASES.index(gone.phase))
+        elif recorded.source == "points":
+            phase = None if gone.phase is None else PHASES.index("backward")
+            if each := lost_by_step(context, recorded, gone.stall):
+                draft.shorten_each(own, each, phase, gone.stall)
+            else:
+                draft.shorten(own, _lost_ns(context, gone.stall), phase, gone.stall)
+
+    missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
+    return Edit(gone.label, apply, missing=missing, note=_ESTIMATED if is_estimated else None)
+
+
+def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[int, int], float]:
+    """Return (step, rank) -> what stalls of a kind cost it in that replayed step.
+
+    Empty if it cost them nothing, or if the stalls of some are not on record. Its cost in other steps says
+    nothing of one step, as another rank may lose it in each.
+    """
+    rows = context.stalls_in_steps
+    rows = rows[rows["kind"] == kind]
+    told = set(told_steps(context))
+    # A loop's batches are noted in all steps of a live run, traced or not.
+    if kind == "data" and context.ledger.run.source == "live" and rows["before_ns"].notna().any():
+        told.update(context.steps)
+    rows = rows[rows["step"].isin(recorded.steps) & (rows["lost_ns"] > 0)]
+    if not set(recorded.steps) <= told:
+        return {}
+    lost = rows.groupby(["step", "rank"])["lost_ns"].sum()
+    steps, ranks = (lost.index.get_level_values(name).astype(int).tolist() for name in ("step", "rank"))
+    return dict(zip(zip(steps, ranks, strict=True), lost.astype(float).tolist(), strict=True))
+
+
+def _lost_ns(context: Context, kind: str) -> dict[int, float]:
+    """Return rank -> cost of stalls of a kind per step, in the steps that know them. For operators run again,
+    it is the cost in surveyed steps if no stall shows it."""
+    rows, steps = context.stalls_in_steps, told_steps(context)
+    rows = rows[(rows["kind"] == kind) & rows["step"].isin(steps)]
+    lost = rows.groupby("rank")["lost_ns"].sum()
+    if kind == "recompute" and rows.empty:
+        return second_forward_ns(context)
+    return {int(rank): float(value) / max(1, len(steps)) for rank, value in lost.items()}
