@@ -45,7 +45,7 @@ def add_waits(
     frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool, place: Ints
 ) -> pd.DataFrame:
     """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
-    torn, last_rank, last_ns, after_ns, whole_ns. root_place is `place` (see `held`).
+    torn, last_rank, last_ns, after_ns, whole_ns. root_place is the `place` of `held.places`.
 
     `arrival_ns`: the start by the reference's clock, if clocks are known to be off.
 
