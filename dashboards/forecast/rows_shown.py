@@ -51,7 +51,8 @@ def renderable(answer: RowsForecast, width: int) -> RenderableType:
         parts += _table(_ROW_HEADS, [_row(row) for row in answer.rows], width, _FIRST_TO_GO_OF_ROWS)
         parts += [
             Text(
-                f"row {row.number} {clip(row.model, 40) or 'without a model'} has no price: {clip(row.reason, 200)}",
+                f"row {row.number} {clip(row.model, 40) or 'without a model'} has no price: "
+                f"{clip(row.reason, 200)}",
                 overflow="fold",
             )
             for row in answer.rows
@@ -91,7 +92,10 @@ def markdown(answer: RowsForecast) -> str:
     if reasons:
         lines += ["", "## Rows without a price", ""]
         cell = markdown_table.cell
-        lines += [f"- row {row.number}, {cell(row.model) or 'no model'}: {cell(row.reason or '')}" for row in reasons[:100]]
+        lines += [
+            f"- row {row.number}, {cell(row.model) or 'no model'}: {cell(row.reason or '')}"
+            for row in reasons[:100]
+        ]
     return "\n".join([*lines, "", *_below(answer)]) + "\n"
 
 
