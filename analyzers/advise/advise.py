@@ -198,8 +198,8 @@ def _headline(
     asked: bool,
 ) -> str:
     text = (
-        f"Use {best.words}: {best.tokens_per_s_gpu.expected:,.0f} tokens/s per GPU, "
-        f"peak memory {human.size(best.memory_bytes)} of {human.size(capacity_bytes)}."
+        f"Use {best.words}: {best.tokens_per_s_gpu.expected:,.0f} tokens/s per GPU. "
+        f"Peak memory: {human.size(best.memory_bytes)} of {human.size(capacity_bytes)}."
     )
     named = "Your layout" if current is None or not asked else current.words
     if current is not None:
