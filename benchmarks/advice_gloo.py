@@ -270,6 +270,12 @@ def _priced(sizes: dict[str, int], label: str, gpu: Path, network: Any) -> Any:
     return price_plan(plan, network, fitted().with_({"contention": 1.0}))
 
 
+def _halves(spent: dict[str, list[float]]) -> tuple[list[float], list[float]]:
+    """Median seconds by layout of every other round, and of the rounds between: the order repeats so well."""
+    odd, even = ([statistics.median(each[start::2]) for each in spent.values()] for start in (0, 1))
+    return odd, even
+
+
 def main() -> None:
     """Measure, forecast, compare, write."""
     parser = argparse.ArgumentParser(
@@ -320,6 +326,7 @@ def main() -> None:
             "advised": first,
             "regret_pct": round(100 * (took[first] / took[best] - 1), 1),
             "spearman": spearman([took[label] for label in took], [priced[name][label] for label in took]),
+            "rounds_spearman": spearman(*_halves(spent)),
             "own_cores_advised": by_price,
             "own_cores_regret_pct": round(100 * (took[by_price] / took[best] - 1), 1),
             "own_cores_spearman": spearman(list(took.values()), [apart[name][label] for label in took]),

@@ -80,7 +80,7 @@ def command(
         typer.Option(
             "--explain",
             metavar="LAYOUT",
-            help="Your layout, to compare with the best, as dp=8,tp=8,micro_batch=2.",
+            help="A layout to compare with the advised one, as dp=8,tp=8,micro_batch=2.",
         ),
     ] = None,
     confirm: Annotated[

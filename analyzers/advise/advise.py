@@ -60,6 +60,8 @@ class Beside:
     """Whether the current layout stands: no slower one is advised, however simple."""
     ran: bool = False
     """Whether the current layout ran on the machine that is asked about: then it fits in its memory."""
+    asked: bool = False
+    """Whether the current layout is only asked about: nobody trains with it."""
     recorded: Layout | None = None
     """The layout whose step `current_step_ns` is; None: the current one."""
 
@@ -94,6 +96,7 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
             _none_fits(question, search, families, current, capacity, beside),
             scale=search.scale,
             recorded_forecast_ns=forecast,
+            asked=beside.asked,
         )
     fastest = min((*fitting[:1], best), key=lambda each: each.step_ns.expected)
     ties = _ties(fitting, best, fastest)
@@ -102,7 +105,7 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     shown = [*fitting, best, *(each.candidate for each in trade), *(fast for _, fast, _ in families if fast)]
     return Advice(
         question=question,
-        headline=_headline(best, ties, current, capacity, question.memory_share),
+        headline=_headline(best, ties, current, capacity, question.memory_share, asked=beside.asked),
         best=best,
         ties=ties,
         fastest=fastest,
@@ -123,6 +126,7 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         notes=_notes(question, network),
         scale=search.scale,
         recorded_forecast_ns=forecast,
+        asked=beside.asked,
     )
 
 
@@ -190,28 +194,31 @@ def _headline(
     current: Candidate | None,
     capacity_bytes: int,
     share: float,
+    *,
+    asked: bool,
 ) -> str:
     text = (
-        f"Use {best.words}: {best.tokens_per_s_gpu.expected:,.0f} tokens/s per GPU, "
-        f"{human.size(best.memory_bytes)} of {human.size(capacity_bytes)}."
+        f"Use {best.words}: {best.tokens_per_s_gpu.expected:,.0f} tokens/s per GPU. "
+        f"Peak memory: {human.size(best.memory_bytes)} of {human.size(capacity_bytes)}."
     )
+    named = "Your layout" if current is None or not asked else current.words
     if current is not None:
         gap = slower_by(current, best)
         if current.layout == best.layout:
-            text += " It is your layout."
+            text += " It is the layout that was asked about." if asked else " It is your layout."
             if best.memory_high_bytes > share * capacity_bytes:
                 text += f" It ran, so it fits, though its band reaches {human.size(best.memory_high_bytes)}."
         elif not current.fits:
             text += (
-                f" Your layout {fits_words(current.fits)}: up to {human.size(current.memory_high_bytes)}, "
+                f" {named} {fits_words(current.fits)}: up to {human.size(current.memory_high_bytes)}, "
                 f"{human.size(share * capacity_bytes)} allowed."
             )
         elif gap > 0:
-            text += f" Your layout takes {human.percent(gap)} longer."
+            text += f" {named} takes {human.percent(gap)} longer."
         elif gap > -NOISE:
-            text += " Your layout is as fast, but less simple."
+            text += f" {named} is as fast, but less simple."
         else:
-            text += f" Your layout takes {human.percent(-gap)} less time."
+            text += f" {named} takes {human.percent(-gap)} less time."
     elif len(ties) > 1:
         least = "at least " if len(ties) > _TIES else ""
         text += f" The forecast cannot tell it from {least}{human.plural(len(ties) - 1, 'other layout')}."

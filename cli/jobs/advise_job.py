@@ -110,7 +110,8 @@ def advised(
         # A layout that is only asked about: it does not stand. The recorded layout is the run's.
         standing, question = question.current, replace(question, current=layout_of(explain, question))
         beside |= {"recorded": standing, "keeps_current": False}
-        beside["ran"] = beside.get("ran", False) and question.current == standing
+        beside["asked"] = question.current != standing
+        beside["ran"] = beside.get("ran", False) and not beside["asked"]
     with waiting("pricing the layouts"):
         advice = advise(question, beside=Beside(**beside))
     if template is not None and path is not None:

@@ -64,7 +64,14 @@ def trade(advice: Advice) -> Figure:
         _points("advised", [advice.best], PALETTE["green"], "star"),
     ]
     if advice.current is not None:
-        data.append(_points("in use", [advice.current], PALETTE["vermillion"], "diamond"))
+        data.append(
+            _points(
+                "asked about" if advice.asked else "in use",
+                [advice.current],
+                PALETTE["vermillion"],
+                "diamond",
+            )
+        )
     limit = advice.question.memory_share * advice.capacity_bytes / 1e9
     layout = {
         "xaxis": {"title": {"text": "peak memory of a GPU, GB"}, "rangemode": "tozero"},

@@ -65,7 +65,8 @@ def sections(advice: Advice) -> Iterator[Section]:
             _LAYOUT_HEADS, tuple(map(layout_row, advice.ties)), _TIES_LEAD,
         )  # fmt: skip
     if advice.current is not None:
-        yield Section("Your layout", _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
+        title = f"{advice.current.words} against the advised layout" if advice.asked else "Your layout"
+        yield Section(title, _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
     if advice.confirmed:
         runs = tuple(
             (
@@ -85,7 +86,9 @@ def sections(advice: Advice) -> Iterator[Section]:
             )
             for each in advice.levers
         )  # fmt: skip
-        yield Section("What the next lever buys", ("lever", "peak memory", "tokens/s", "fits"), levers)
+        yield Section(
+            "What the next lever buys", ("lever", "peak memory", "tokens/s", "fits"), levers, _LEVERS_LEAD
+        )
     if advice.scaling:
         yield _scaling(advice)
     if advice.uncertain:
@@ -94,7 +97,7 @@ def sections(advice: Advice) -> Iterator[Section]:
             _UNCERTAIN_LEAD,
         )  # fmt: skip
     if advice.others:
-        yield Section("Other layouts that fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
+        yield Section("Other fast layouts that fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
 
 
 def _scaling(advice: Advice) -> Section:
@@ -126,9 +129,11 @@ def _scaling(advice: Advice) -> Section:
 
 
 _TIES_LEAD = (
-    "The advised layout is first, then the simplest. Exposed: communication that compute does not hide. "
-    "Memory: the expected peak, and the upper band that decides whether it fits."
+    "The advised layout is first, then the simplest. Micro-batch 2 x 8: 8 micro-batches of 2 sequences a "
+    "step. Exposed: communication that compute does not hide. Memory: the expected peak, and the upper band "
+    "that decides whether it fits."
 )
+_LEVERS_LEAD = "Each line changes one thing of the advised layout, and says what that changes."
 _UNCERTAIN_LEAD = (
     "Their expected peak fits, their upper band does not. The band holds eight of ten measured peaks: a few "
     "steps of the job show which it is."

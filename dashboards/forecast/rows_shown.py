@@ -13,6 +13,7 @@ from shardtoll.dashboards.terminal.answers import labelled, table
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.forecast import PricedRow, RowsForecast, Scores
+from shardtoll.ledger.words import human
 
 _HEADS: Final = (
     "group", "rows", "priced", "bias", "mean", "median", "p90", "max", "in band", "band",
@@ -50,7 +51,8 @@ def renderable(answer: RowsForecast, width: int) -> RenderableType:
         parts += _table(_ROW_HEADS, [_row(row) for row in answer.rows], width, _FIRST_TO_GO_OF_ROWS)
         parts += [
             Text(
-                f"row {row.number} {clip(row.model, 40)} has no price: {clip(row.reason, 200)}",
+                f"row {row.number} {clip(row.model, 40) or 'without a model'} has no price: "
+                f"{clip(row.reason, 200)}",
                 overflow="fold",
             )
             for row in answer.rows
@@ -90,7 +92,10 @@ def markdown(answer: RowsForecast) -> str:
     if reasons:
         lines += ["", "## Rows without a price", ""]
         cell = markdown_table.cell
-        lines += [f"- row {row.number}, {cell(row.model)}: {cell(row.reason or '')}" for row in reasons[:100]]
+        lines += [
+            f"- row {row.number}, {cell(row.model) or 'no model'}: {cell(row.reason or '')}"
+            for row in reasons[:100]
+        ]
     return "\n".join([*lines, "", *_below(answer)]) + "\n"
 
 
@@ -128,7 +133,8 @@ def _scores(score: Scores) -> tuple[str, ...]:
 
 
 def _row(row: PricedRow) -> tuple[str, ...]:
-    name = f"{row.number} {clip(row.model, 30)}, {row.gpus or '?'} GPUs"
+    gpus = human.plural(row.gpus, "GPU") if row.gpus else "? GPUs"
+    name = f"{row.number} {clip(row.model, 30) or 'no model'}, {gpus}"
     if row.step_s is None or row.tok_s_gpu is None:
         return (name, *("-" for _ in _ROW_HEADS[1:]))
     memory = "-" if row.memory_gib is None else f"{row.memory_gib.expected:.1f}"

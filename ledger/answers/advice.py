@@ -249,6 +249,9 @@ class Advice:
     scale: float = 1.0
     """All forecasts were multiplied by this, so that the run's layout takes the recorded step."""
 
+    asked: bool = False
+    """Whether `current` is only asked about: nobody trains with it."""
+
     @property
     def within_forecast(self) -> bool | None:
         """Whether the recorded step, without the part that no layout changes, is within its forecast; None if

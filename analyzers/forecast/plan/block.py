@@ -192,7 +192,7 @@ def head_terms(model: ModelShape, share: Share, gpu: str, traits: Traits, dtype:
     forward = odd * price_operator(gpu, Matmul(m, n, k, dtype)).expected_ns
     backward = odd * _sum(gpu, (Matmul(m, k, n, dtype), Matmul(n, k, m, dtype)))
     moved = traits.loss_bytes * share.tokens * columns
-    return Terms((forward, backward), (0.0, 0.0), (0.0, 0.0), (0.5 * moved, 0.5 * moved), 16)
+    return Terms((forward, backward), (0.0, 0.0), (0.0, 0.0), (0.5 * moved, 0.5 * moved), traits.head_kernels)
 
 
 def _least(gpu: str, dtype: str, works: Iterable[Work]) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 from shardtoll.analyzers.forecast.plan.block import Share
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.network import Network, Timed, place_group
-from shardtoll.analyzers.forecast.plan.passes import Phase
+from shardtoll.analyzers.forecast.plan.passes import EMPTY, Phase
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.analyzers.roofline import Placement
 from shardtoll.ledger import FabricError
@@ -97,19 +97,42 @@ class Groups:
             ).expected_ns
             exposed["expert"] = 2 * one * constants.get("expert_exposed", *scopes)
             calls += 2
-        # Each collective waits for the slowest of its hosts, so a host-bound block loses more in larger
-        # groups.
-        skew = (share.tp / 4) ** 2 if share.tp > 1 else 1.0
-        host_us = calls * skew * constants.get("call_us", *scopes)
+        host_us = calls * _skew(share.tp) * constants.get("call_us", *scopes)
         if share.tp > 1 and plan.layout.pp > 1 and plan.layout.world_size > self.per_node:
             # Measured under nanotron: with stages on several nodes each of these calls costs the host more.
             host_us += calls * share.tp * constants.get("staged_us", *scopes)
         return Phase(0.0, 1000 * host_us, exposed)
 
+    def end_collectives(
+        self, plan: TrainingPlan, share: Share, traits: Traits, constants: Constants
+    ) -> tuple[Phase, Phase]:
+        """Return what cutting the vocabulary over the tensor-parallel group adds to a micro-batch.
+
+        First the sum of the embeddings that each rank looked up, which takes as long as that of the head's
+        input gradients. Then the loss: maximum, target and sum of the logits, one number a token each.
+        """
+        if share.tp == 1:
+            return EMPTY, EMPTY
+        scopes = (f"{traits.name}.{plan.gpu}", traits.name)
+        hidden = plan.width_bytes * share.tokens * plan.model.hidden
+        summed = self.time("all_reduce", hidden, self.tensor, constants, *scopes).expected_ns
+        loss = 3 * self.time("all_reduce", 4.0 * share.tokens, self.tensor, constants, *scopes).expected_ns
+        call_ns = 1000 * _skew(share.tp) * constants.get("call_us", *scopes)
+        return Phase(0.0, call_ns, {"tensor": summed}), Phase(0.0, 3 * call_ns, {"tensor": loss})
+
     def beyond_nodes_ns(self, exposed_ns: Mapping[str, float]) -> float:
         """Return how much of the exposed time, by cause, is of blocks' collectives that leave a node."""
         places = {"tensor": self.tensor, "context": self.context, "expert": self.expert}
         return sum(exposed_ns.get(cause, 0.0) for cause, place in places.items() if place.spans_nodes)
+
+
+def _skew(tp: int) -> float:
+    """Return how much more host time a collective takes in a tensor-parallel group of that size than in one
+    of four.
+
+    Each collective waits for the slowest of its hosts, so a host-bound block loses more in larger groups.
+    """
+    return (tp / 4) ** 2 if tp > 1 else 1.0
 
 
 def groups_of(plan: TrainingPlan, network: Network) -> Groups:

@@ -109,6 +109,8 @@ class MeasuredNetwork:
     ranks_per_node: int | None = 8
     latency_us: float = 20.0
     """Latency of one hop between nodes."""
+    part_shares: tuple[tuple[int, float], ...] = ()
+    """Ranks of one node -> their bus bandwidth over that of the whole node, ranks ascending."""
 
     def time(self, op: str, message_bytes: float, placement: Placement) -> Timed | None:
         """Return message x factor / bandwidth; a group with few ranks a node has its share of the cards."""
@@ -120,13 +122,21 @@ class MeasuredNetwork:
         n = placement.ranks
         factor = _FACTORS.get(op, 1.0) * (n - 1) / n if op in _FACTORS else 1.0
         low, middle, high = _between(table, placement.nodes)
-        share = 1.0
+        share = 1.0 if placement.spans_nodes else self._part_share(n)
         if placement.spans_nodes and self.ranks_per_node:
             share = placement.ranks_per_node / self.ranks_per_node
         hops = placement.nodes - 1 if placement.spans_nodes else 0
         latency_ns = 1000 * (15.0 + self.latency_us * math.log2(1 + hops))
         moved = message_bytes * factor / share
         return Timed(latency_ns + moved / middle, latency_ns + moved / high, latency_ns + moved / low)
+
+    def _part_share(self, ranks: int) -> float:
+        """Return the share of the node's bus bandwidth that a group of its ranks reaches: fewer have less."""
+        for below, above in pairwise(self.part_shares):
+            if ranks <= above[0]:
+                part = max(0.0, math.log(ranks / below[0]) / math.log(above[0] / below[0]))
+                return below[1] + part * (above[1] - below[1])
+        return 1.0
 
 
 def _between(table: tuple[tuple[int, float, float, float], ...], nodes: int) -> tuple[float, float, float]:

@@ -18,6 +18,10 @@ from shardtoll.ledger.answers.training_plan import TrainingPlan
 _USUAL_WATTS: Final = {"h100-sxm": 700.0, "h200-sxm": 700.0, "a100-sxm-80gb": 400.0, "a100-sxm-40gb": 400.0}
 """Board power as sold (NVIDIA data sheets)."""
 
+_BACKWARD_LAUNCHES: Final = 1.2
+"""Host time of a backward over its forward's. Autograd launches from C++: about twice the kernels, in little
+more time."""
+
 DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
 
 
@@ -60,8 +64,15 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
         backward = backward.plus(Phase(moved, 0.0, {}))
     head_forward, head_backward = (_pass(plan, traits, constants, head, at, head=True) for at in (0, 1))
     hidden = 2.0 * share.tokens * plan.model.hidden
-    lookup = Phase(4 * hidden / _bandwidth(plan, constants, traits), 0.0, {})
-    return Phases(forward, backward, head_forward, head_backward, lookup)
+    # Its backward is counted here too: a pipeline's first stage does both.
+    launches = traits.embedding_kernels * (1 + _BACKWARD_LAUNCHES)
+    lookup = Phase(
+        4 * hidden / _bandwidth(plan, constants, traits),
+        1000 * _host_us(plan, traits, constants) * launches,
+        {},
+    )
+    summed, loss = groups.end_collectives(plan, share, traits, constants)
+    return Phases(forward, backward, head_forward.plus(loss), head_backward.plus(summed), lookup.plus(summed))
 
 
 def power_share(plan: TrainingPlan) -> float:
@@ -109,9 +120,11 @@ def _pass(
         # Frozen weights need no gradient: only the half of backward that goes to the inputs.
         matmul_ns /= 2
     compute = matmul_ns / sustained + terms.attention_ns[at] / attention + streamed
-    host_us = constants.get("host_us", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu)
     if head:
         compute *= constants.get("head", f"{traits.name}.{plan.gpu}", traits.name)
-    # Autograd launches a backward's kernels from C++: about twice the kernels, in little more host time.
-    host = 1000 * host_us * kernels * (1.2 if at else 1.0)
+    host = 1000 * _host_us(plan, traits, constants) * kernels * (_BACKWARD_LAUNCHES if at else 1.0)
     return Phase(compute, host, {})
+
+
+def _host_us(plan: TrainingPlan, traits: Traits, constants: Constants) -> float:
+    return constants.get("host_us", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu)

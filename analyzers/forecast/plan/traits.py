@@ -24,6 +24,10 @@ class Traits:
     """Bytes per logit that the loss reads and writes, forward and backward."""
     kernels: int
     """Kernels that one block launches forward."""
+    embedding_kernels: int = 0
+    """Kernels that take the batch apart, look it up and mask what other ranks hold; 0: not counted."""
+    head_kernels: int = 16
+    """Kernels that output projection and loss launch forward."""
     accumulate_bytes: float = 0.0
     """Bytes per parameter that adding a micro-batch's gradient moves."""
     gradient_bytes: int = 2
@@ -47,6 +51,11 @@ class Traits:
     """Whether it shards norms over the tensor-parallel group where the plan does not say."""
 
 
+_LOOKUP_KERNELS: Final = 12
+"""VocabParallelEmbedding of Megatron-LM with batch, positions and dropout: masks, lookups, sums."""
+_LOSS_KERNELS: Final = 23
+"""Its vocab_parallel_cross_entropy, which nanotron has too, is 18 kernels; then norm, projection, mean."""
+
 TRAITS: Final = {
     each.name: each
     for each in (
@@ -54,16 +63,16 @@ TRAITS: Final = {
         Traits("torchtitan", 20, 5, 5, 28, 30, overlaps_pipeline=True, sequence_parallel=True,
         gradient_bytes=4, attention="flash2"),
         Traits(
-            "vtrain", 10, 3, 2, 36, 26,
+            "vtrain", 10, 3, 2, 36, 26, _LOOKUP_KERNELS, _LOSS_KERNELS,
             accumulate_bytes=10, gradient_bytes=2, optimizer_bytes=36, overlaps_data=False,
             unfused_attention=True,
         ),
         Traits(
-            "megatron", 10, 3, 3, 36, 20,
+            "megatron", 10, 3, 3, 36, 20, _LOOKUP_KERNELS, _LOSS_KERNELS,
             accumulate_bytes=8, gradient_bytes=4, optimizer_bytes=40, overlaps_data=False, attention="flash2",
         ),
         Traits(
-            "nanotron", 14, 5, 4, 40, 32,
+            "nanotron", 14, 5, 4, 40, 32, _LOOKUP_KERNELS, _LOSS_KERNELS,
             accumulate_bytes=10, gradient_bytes=4, optimizer_bytes=44, overlaps_data=False,
             sequence_parallel=True, attention="flash2",
         ),

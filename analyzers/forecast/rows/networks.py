@@ -41,6 +41,7 @@ def measured_networks() -> tuple[tuple[tuple[str, ...], MeasuredNetwork], ...]:
                     for op, table in entry["busbw_gbps"].items()
                 },
                 entry["ranks_per_node"],
+                part_shares=tuple((int(n), float(share)) for n, share in entry["part_shares"]),
             ),
         )
         for name, entry in json.loads(text).items()

@@ -133,6 +133,8 @@ def _gpu(row: Row) -> str:
         if word in text:
             return name
     found_gpu = find_gpu(row.get("gpu") or row.get("hardware"))
+    if found_gpu is None and not text.strip():
+        raise Abstain("the row names no GPU")
     if found_gpu is None:
         raise Abstain(f"unknown GPU {(row.get('gpu') or row.get('hardware') or '')!r:.60}")
     return found_gpu.name
@@ -177,6 +179,8 @@ def _model(row: Row) -> ModelShape:
         }
         ffn = published.ffn if published.expert_ffn else base.ffn
         return replace(base, **extra, ffn=ffn)
+    if published is None and not name.strip():
+        raise Abstain("the row names no model, and no shape")
     if published is None:
         raise Abstain(f"model {name!r:.60} has no stated shape and no published one")
     layers = number(row, "layers")

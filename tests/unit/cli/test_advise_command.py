@@ -50,6 +50,25 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
     assert "What decided" in files[2].read_text()
 
 
+def test_a_layout_that_is_only_asked_about_has_its_own_name(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    page = tmp_path / "advice.html"
+    asked = ["advise", str(plan), "--width", "200", "-o", str(page), "--explain"]
+    other = RUN.invoke(app("advise"), [*asked, "dp=8,sharding=fsdp,micro_batch=1,accumulation=8"])
+    assert other.exit_code == 0, other.output
+    name = "FSDP 8, micro-batch 1 x 8"
+    assert f"{name} takes" in other.output
+    assert f"\n{name} against the advised layout\n" in other.output
+    assert "Your layout" not in other.output
+    assert "asked about" in page.read_text()
+    # The layout in use is yours, whoever asks.
+    own = RUN.invoke(app("advise"), [*asked, "dp=4,tp=2,micro_batch=2,accumulation=8,sequence_parallel=no"])
+    assert own.exit_code == 0, own.output
+    assert "Your layout" in own.output
+    assert "against the advised layout" not in own.output
+
+
 def test_another_batch_than_the_plans_says_what_it_means_and_no_price_says_what_to_give(
     tmp_path: Path,
 ) -> None:

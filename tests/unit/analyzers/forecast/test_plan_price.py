@@ -85,8 +85,10 @@ def test_groups_stand_where_their_strides_put_them():
 
 
 def tensor_ns(*, async_tp: bool) -> float:
-    """Exposed time of tensor parallelism over 8 ranks under torchtitan, whose constants no fit has."""
-    return price_plan(plan(dp=8, tp=8, sharding="fsdp", async_tp=async_tp)).exposed_ns["tensor"]
+    """What a block waits for tensor parallelism over 8 ranks under torchtitan, whose constants no fit has."""
+    asked = plan(dp=8, tp=8, sharding="fsdp", async_tp=async_tp)
+    groups = groups_of(asked, FabricNetwork(load_fabric("h100x8-ib400")))
+    return phases_of(asked, TRAITS["torchtitan"], groups, fitted()).block_forward.exposed_ns["tensor"]
 
 
 def test_asynchronous_tensor_parallelism_exposes_its_first_piece_and_what_overlapping_costs():
@@ -228,6 +230,56 @@ def test_a_measured_network_prices_by_node_count():
     assert far.low_ns < far.expected_ns < far.high_ns
     slow = price_plan(plan(dp=32, sharding="fsdp", micro_batch=1), network)
     assert slow.step_ns.expected > price_plan(plan(dp=32, sharding="fsdp", micro_batch=1)).step_ns.expected
+
+
+def test_a_part_of_a_node_has_less_bus_bandwidth_than_the_whole():
+    table = {"all_reduce": ((1, 400.0, 440.0, 460.0), (2, 200.0, 240.0, 260.0))}
+    parts = MeasuredNetwork("ours", table, part_shares=((2, 0.8), (4, 0.9), (8, 1.0)))
+
+    def rate(ranks: int, per_node: int = 8) -> float:
+        timed = parts.time("all_reduce", 1e9, place_group(ranks, 1, per_node))
+        assert timed is not None
+        return 2 * (ranks - 1) / ranks * 1e9 / (timed.expected_ns - 15_000)
+
+    assert [rate(ranks) for ranks in (2, 4, 8)] == pytest.approx([0.8 * 440, 0.9 * 440, 440])
+    assert 0.8 * 440 < rate(3) < 0.9 * 440
+    # Across nodes a group's share is that of the network cards.
+    assert parts.time("all_reduce", 1e9, place_group(16, 1, 8)) == MeasuredNetwork("ours", table).time(
+        "all_reduce", 1e9, place_group(16, 1, 8)
+    )
+
+
+def test_a_vocabulary_cut_over_ranks_is_summed_once_forward_and_once_backward():
+    constants = fitted()
+    network = FabricNetwork(load_fabric("h100x8-ib400"))
+    for ranks in (1, 4):
+        asked = plan(tp=ranks, micro_batch=1)
+        traits = TRAITS["torchtitan"]
+        groups = groups_of(asked, network)
+        passes = phases_of(asked, traits, groups, constants)
+        waits = [each.exposed_ns.get("tensor", 0.0) for each in (passes.embedding, passes.head_backward)]
+        scopes = (f"{traits.name}.{asked.gpu}", traits.name)
+        hidden = asked.width_bytes * asked.sequence * LLAMA.hidden
+        one = groups.time("all_reduce", hidden, groups.tensor, constants, *scopes).expected_ns
+        assert waits == pytest.approx([one, one])
+        assert (one > 0) == (ranks > 1)
+        # The loss exchanges three numbers a token.
+        loss = passes.head_forward.exposed_ns.get("tensor", 0.0)
+        each = groups.time("all_reduce", 4 * asked.sequence, groups.tensor, constants, *scopes).expected_ns
+        assert loss == pytest.approx(3 * each)
+
+
+def test_kernels_of_lookup_and_loss_take_host_time():
+    constants = fitted()
+    network = FabricNetwork(load_fabric("h100x8-ib400"))
+    asked = replace(plan(micro_batch=1), framework="nanotron")
+    traits = TRAITS["nanotron"]
+    passes = phases_of(asked, traits, groups_of(asked, network), constants)
+    launch_ns = 1000 * constants.get("host_us", "nanotron")
+    assert passes.embedding.host_ns == pytest.approx(2.2 * traits.embedding_kernels * launch_ns)
+    assert passes.head_forward.host_ns == pytest.approx(traits.head_kernels * launch_ns)
+    fewer = phases_of(asked, replace(traits, head_kernels=16), groups_of(asked, network), constants)
+    assert fewer.head_forward.host_ns < passes.head_forward.host_ns
 
 
 @pytest.mark.parametrize(

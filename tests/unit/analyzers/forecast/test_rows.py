@@ -86,6 +86,8 @@ def test_torchtitan_cuts_a_local_batch_into_as_many_micro_batches_as_stages():
         ({"model": "secret-9b"}, "model 'secret-9b' has no stated shape and no published one"),
         ({"gpus": ""}, "the number of GPUs is unknown"),
         ({"gpu": "abacus"}, "unknown GPU 'abacus'"),
+        ({"gpu": "", "hardware": ""}, "the row names no GPU"),
+        ({"model": " "}, "the row names no model, and no shape"),
         ({"gpus": "12", "tp": "8"}, "12 GPUs are not divisible by tp 8 x pp 1 x cp 1"),
         ({"metric": "iter_s", "config": "FSDP8"}, "the batch is unknown: neither mbs, ga nor gbs is stated"),
     ],

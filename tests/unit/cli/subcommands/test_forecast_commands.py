@@ -43,6 +43,15 @@ def test_a_table_is_priced_scored_and_written(shardtoll, table: Path):
     assert "| a | 2 | 2 |" in table.with_name("out.md").read_text()
 
 
+def test_a_row_that_names_nothing_is_named_by_what_it_lacks(shardtoll, table: Path):
+    table.write_text(f"{HEAD},1,,torchtitan,8192,FSDP8,tps_per_gpu,,a\n{ROWS}")
+    ran = shardtoll("forecast", "eval", table, "-o", table.with_name("out.md"), "--width", "100")
+    assert ran.code == 0
+    assert "1 no model, 1 GPU " in ran.out
+    assert "row 1 without a model has no price: the row names no " in ran.out
+    assert "- row 1, no model: the row names no " in table.with_name("out.md").read_text()
+
+
 def test_rows_priced_with_another_degree_than_stated_are_named(shardtoll, table: Path):
     table.write_text(HEAD + ROWS.replace("FSDP64 lbs2", "FSDP64 EP48 lbs2"))
     ran = shardtoll("forecast", "eval", table)
