@@ -26,7 +26,7 @@ from shardtoll.analyzers.context.match import Matches, match
 from shardtoll.analyzers.context.refuted import Refuted, refute
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.shared.memo import Memo, once
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import codes, keep
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.records.levels import alike_steps, surveyed_steps, timed_steps
 from shardtoll.ledger.records.told import exposure_doubted, exposure_told
@@ -229,7 +229,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     place = places_from_root(collectives, matches, (*ledger.groups, *matches.undescribed), ledger.run)
     waited = add_waits(collectives, matches, clocks, live=ledger.run.source == "live", place=place)
     collectives, costs, places = add_floors(add_busbw(waited), matches, ledger.run, fabric)
-    collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
+    collectives["net"] = _nets(collectives)
     collectives, refuted = refute(collectives)
     step_rows = divided(ledger, ledger.frame("steps"))
     timed = timed_steps(ledger.tables["steps"])
@@ -256,6 +256,16 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         surveyed=surveyed_steps(ledger.tables["steps"]),
         step_ns=_slowest_ns(keep(step_rows, step_rows["step"].isin(timed))),
     )
+
+
+def _nets(collectives: pd.DataFrame) -> pd.api.extensions.ExtensionArray:
+    """Return what a reader calls the group of each row."""
+    columns = ["mesh_dim", "group"]
+    number, keys = codes(collectives[columns], columns)
+    pairs = zip(*(keys[name].tolist() for name in columns), strict=True)
+    names = [f"group {group}" if pd.isna(dim) else f"mesh dim {dim}" for dim, group in pairs]
+    nets: pd.api.extensions.ExtensionArray = pd.array(names, dtype=pd.StringDtype()).take(number)
+    return nets
 
 
 def _slowest_ns(step_rows: pd.DataFrame) -> float | None:
@@ -295,6 +305,8 @@ def _told(context: Context) -> pd.DataFrame:
 
 def _among(rows: pd.DataFrame, table: pa.Table) -> npt.NDArray[np.bool_]:
     """Return which rows are of a step and rank of the table."""
+    if not table.num_rows:
+        return np.zeros(len(rows), dtype=np.bool_)
     pairs = table.select(["step", "rank"]).to_pandas().astype("int64")
     places = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
     among: npt.NDArray[np.bool_] = places.isin(pd.MultiIndex.from_frame(pairs))
