@@ -41,6 +41,9 @@ def blurred(context: Context) -> pd.DataFrame:
 
 def _marked(context: Context, counts: pd.DataFrame) -> pd.DataFrame:
     rows = keep(counts, counts["issued"] != counts["recorded"])
+    if rows.empty:
+        none_marked: pd.DataFrame = rows.assign(unseen=np.zeros(0, dtype=bool))
+        return none_marked
     steps = context.step_rows
     watched = set(steps.loc[steps["level"] == "watch", ["step", "rank"]].itertuples(index=False, name=None))
     only_watched = [pair in watched for pair in zip(rows["step"], rows["rank"], strict=True)]
