@@ -112,7 +112,7 @@ class Context:
     @property
     def computes_in_steps(self) -> pd.DataFrame:
         """The operators inside the surveyed steps; in others they are on record of some ranks at most."""
-        return keep(self.computes, self.computes["step"].isin(self.surveyed))
+        return _computes(self)
 
     @property
     def priced_computes(self) -> pd.DataFrame:
@@ -140,7 +140,7 @@ class Context:
     @property
     def surveyed_rows(self) -> pd.DataFrame:
         """The rows of the surveyed steps: those whose parts are all known."""
-        return keep(self.step_rows, self.step_rows["step"].isin(self.surveyed))
+        return _surveyed(self)
 
     @property
     def parts_rows(self) -> pd.DataFrame:
@@ -151,7 +151,7 @@ class Context:
     @property
     def timed_rows(self) -> pd.DataFrame:
         """The rows of the steps whose times are truest: see `timed`."""
-        return self.shown(self.step_rows)
+        return _timed(self)
 
     @property
     def told_rows(self) -> pd.DataFrame:
@@ -282,6 +282,21 @@ def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
         context.memo[key] = _slowest_ns(rows)
     lasted_ns: float | None = context.memo[key]
     return lasted_ns
+
+
+@once
+def _computes(context: Context) -> pd.DataFrame:
+    return keep(context.computes, context.computes["step"].isin(context.surveyed))
+
+
+@once
+def _surveyed(context: Context) -> pd.DataFrame:
+    return keep(context.step_rows, context.step_rows["step"].isin(context.surveyed))
+
+
+@once
+def _timed(context: Context) -> pd.DataFrame:
+    return context.shown(context.step_rows)
 
 
 @once
