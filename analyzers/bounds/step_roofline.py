@@ -24,7 +24,7 @@ Places = npt.NDArray[np.int64]
 _NOWHERE: Final[Places] = np.empty(0, dtype=np.int64)
 
 COLUMNS: Final = ("step", "rank", "duration_ns", "capture_ns", "compute_ns", "exposed_comm_ns")
-"""What is read of a rank's steps."""
+"""Read of a rank's steps."""
 
 _SIDE_BY_SIDE: Final = 1.02
 """Kernels whose times add up to more than that of the time computed ran at once, on several streams."""

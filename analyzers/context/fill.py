@@ -118,14 +118,14 @@ def add_waits(
 
 
 class _Spread(Struct, frozen=True):
-    """What the whole matches have in all, spread over the rows of each; 0 in rows of no such match."""
+    """Least and largest values of whole matches, spread over the rows of each; 0 in rows of no such match."""
 
     order: Ints
     """Rows of whole matches, those of a match one after the other."""
     starts: Ints
     """Places in `order`."""
     place: Ints
-    """Of each row: its match in `starts`."""
+    """The match of each row in `starts`."""
     there: Bools
     """Whether each row is of a match of which a record is whole."""
 

@@ -34,10 +34,10 @@ COLUMNS: Final = (
     *("step", "rank", "op", "root", "match_id", "issue_ns", "start_ns"),
     *("arrival_ns", "duration_ns", "exposed_ns", "wait_ns", "root_place"),
 )
-"""What is read of a collective; messages between hosts have the same columns."""
+"""Read of a collective; messages between hosts have the same columns."""
 
 OF_STEPS: Final = ("step", "rank", "start_ns", "duration_ns", "idle_ns")
-"""What is read of a rank's step."""
+"""Read of a rank's step."""
 
 MOST_BEYOND: Final = 0.01
 """By this share of its duration after its end a collective shows that a step holds time it does not count."""
