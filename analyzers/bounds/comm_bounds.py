@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep, numbered
+from shardtoll.analyzers.shared.tally import changes, keep, numbered
+
+Floats = npt.NDArray[np.float64]
 
 _DIVIDED: Final = ["compute_ns", "duration_ns", "capture_ns", "exposed_comm_ns"]
 
@@ -50,10 +53,10 @@ def free_compute_ns(steps: pd.DataFrame, comm: CommBounds) -> float:
     Exposed communication can be hidden behind that and no more. Live on an accelerator, the device's work in
     the rest of the step is unknown, so all of it may be compute.
     """
-    mean = steps[_DIVIDED].astype("float64").mean()
-    computed = float(mean["compute_ns"])
+    mean = {name: float(pd.Series(_floats(steps[name])).mean()) for name in _DIVIDED}
+    computed = mean["compute_ns"]
     if not computed:
-        computed = float(mean["duration_ns"] - mean["capture_ns"] - mean["exposed_comm_ns"])
+        computed = mean["duration_ns"] - mean["capture_ns"] - mean["exposed_comm_ns"]
     return max(0.0, computed - comm.hidden_ns)
 
 
@@ -84,78 +87,86 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     frame = keep(frame, frame["step"].isin(steps))
     if frame.empty:
         return {}
-    times = pd.DataFrame({name: frame[name].to_numpy(dtype=np.int64) for name in ("rank", "step")})
+    rank, step = (frame[name].to_numpy(dtype=np.int64) for name in ("rank", "step"))
     peers = frame["op"].isin(PEER_OPS)
-    queue = frame[["group", "group_id"]].assign(op=frame["op"].where(peers), peer=frame["root"].where(peers))
-    times["queue"] = numbered(queue, ["group", "group_id", "op", "peer"])
-    took = _floats(frame["transfer_ns"].fillna(frame["duration_ns"]))
-    for name in ("light_ns", "floor_ns"):
-        bound = _floats(frame[name])
-        # Close below its floor a transfer does not refute it, but no sum of floors may exceed what it took.
-        times[name] = np.where(took < bound, took, bound)
-    times["rows"] = 1
-    times["known"] = ~np.isnan(times["floor_ns"])
-    times["lit"] = ~np.isnan(times["light_ns"])
-    hidden = _floats(frame["duration_ns"]) - _floats(frame["exposed_ns"])
-    times["hidden"] = np.fmax(hidden, 0.0)
-    times["exposed"] = _floats(frame["exposed_ns"])
-    times["spanned"] = _busy_ns(frame, times, _floats(frame["duration_ns"]))
-    times["busy"] = _busy_ns(frame, times, took)
-    by_queue = times.groupby(["rank", "step", "queue"])
-    queues = by_queue[["light_ns", "floor_ns", "rows", "known", "lit", "hidden", "exposed"]].sum()
+    queues = frame[["group", "group_id"]].assign(op=frame["op"].where(peers), peer=frame["root"].where(peers))
+    queue = numbered(queues, ["group", "group_id", "op", "peer"])
+    order = np.lexsort((queue, step, rank))
+    by_queue = np.flatnonzero(changes(rank[order], step[order], queue[order]))
+    code = np.empty(len(order), dtype=np.int64)
+    code[order] = np.repeat(np.arange(len(by_queue)), np.diff(by_queue, append=len(order)))
+
+    def total(values: Floats | npt.NDArray[np.bool_]) -> Floats:
+        """Return the sum of the known values of each queue of a rank's step."""
+        return np.bincount(code, weights=np.nan_to_num(values)).astype(np.float64)
+
+    span, exposed = _floats(frame["duration_ns"]), _floats(frame["exposed_ns"])
+    transfer = _floats(frame["transfer_ns"])
+    took = np.where(np.isnan(transfer), span, transfer)
+    end = _floats(frame["arrival_ns"]) + span
     # Launched as one, or by a library of several threads, they did run at once: together no longer than so.
-    busy = by_queue["busy"].first()
-    for name in ("light_ns", "floor_ns"):
-        queues[name] = np.minimum(queues[name], busy)
+    busy = _busy_ns(code, end, took)
+    light, floor = (_floats(frame[name]) for name in ("light_ns", "floor_ns"))
+    is_lit, is_known = ~np.isnan(light), ~np.isnan(floor)
+    # Close below its floor a transfer does not refute it, but no sum of floors may exceed what it took.
+    lights, floors = (
+        np.minimum(total(np.where(took < bound, took, bound)), busy) for bound in (light, floor)
+    )
     # One span that several share hides once. What of it is exposed was dealt out among them, so it adds up.
-    alone = (by_queue["spanned"].first() - queues["exposed"]).clip(lower=0)
-    queues["hidden"] = np.minimum(queues["hidden"], alone)
-    by_step = queues.groupby(["rank", "step"])
-    most = by_step[["light_ns", "floor_ns", "hidden"]].max()
-    whole = by_step[["floor_ns", "rows", "known", "lit"]].sum()
+    alone = np.maximum(_busy_ns(code, end, span) - total(exposed), 0.0)
+    hidden = np.minimum(total(np.fmax(span - exposed, 0.0)), alone)
+    first = order[by_queue]
+    by_step = np.flatnonzero(changes(rank[first], step[first]))
+    rank_of = rank[first][by_step]
+    by_rank = np.flatnonzero(changes(rank_of))
+    longest_light, longest_floor, most_hidden = (
+        np.add.reduceat(np.maximum.reduceat(values, by_step), by_rank) for values in (lights, floors, hidden)
+    )
+    of_rank = np.searchsorted(rank_of[by_rank], rank)
+    rows, known, lit = (
+        np.bincount(of_rank, weights=counted) for counted in (np.ones(len(rank)), is_known, is_lit)
+    )
+    serial = np.add.reduceat(np.add.reduceat(floors, by_step), by_rank)
     # A rank may have no collective in a step that it finished: that counts, as a zero.
     finished = (
         keep(context.step_rows, context.step_rows["step"].isin(steps)).groupby("rank")["step"].nunique()
     )
-    most, whole = most.groupby("rank").sum(), whole.groupby("rank").sum()
     bounds = {}
-    for rank in whole.index:
-        number = int(finished.get(rank, 0))
+    for place, of in enumerate(rank_of[by_rank].tolist()):
+        number = int(finished.get(of, 0))
         if not number:
             continue
-        longest, sums = most.loc[rank], whole.loc[rank]
-        complete, lit = bool(sums["known"]), bool(sums["lit"])
-        bounds[int(rank)] = CommBounds(
-            light_ns=float(longest["light_ns"]) / number if lit else None,
-            floor_ns=float(longest["floor_ns"]) / number if complete else None,
-            serial_ns=float(sums["floor_ns"]) / number if complete else None,
-            known_share=float(sums["known"]) / float(sums["rows"]),
-            hidden_ns=float(longest["hidden"]) / number,
-            count=int(sums["rows"]),
-            light_count=int(sums["lit"]),
-            floor_count=int(sums["known"]),
+        bounds[of] = CommBounds(
+            light_ns=float(longest_light[place]) / number if lit[place] else None,
+            floor_ns=float(longest_floor[place]) / number if known[place] else None,
+            serial_ns=float(serial[place]) / number if known[place] else None,
+            known_share=float(known[place]) / float(rows[place]),
+            hidden_ns=float(most_hidden[place]) / number,
+            count=int(rows[place]),
+            light_count=int(lit[place]),
+            floor_count=int(known[place]),
         )
     return bounds
 
 
-def _busy_ns(
-    frame: pd.DataFrame, times: pd.DataFrame, took: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return how long any transfer of the row's queue ran in its step; infinite where a time is unknown."""
-    queue = numbered(times, ["rank", "step", "queue"])
-    end = _floats(frame["arrival_ns"]) + _floats(frame["duration_ns"])
-    number = int(queue.max()) + 1
-    busy = np.zeros(number)
-    rows = np.flatnonzero(~np.isnan(end - took))
-    rows = rows[np.lexsort((end[rows] - took[rows], queue[rows]))]
-    queue_of, upto = queue[rows], end[rows]
+def _busy_ns(code: npt.NDArray[np.int64], end: Floats, took: Floats) -> Floats:
+    """Return how long any transfer of each queue ran in its step; infinite where a time is unknown."""
+    begin = end - took
+    number = int(code.max()) + 1
+    rows = np.flatnonzero(~np.isnan(begin))
+    rows = rows[np.lexsort((begin[rows], code[rows]))]
+    queue_of, upto = code[rows], end[rows]
     # The latest end so far of the same queue: what lies before it was counted.
-    before = pd.Series(upto).groupby(queue_of).cummax().groupby(queue_of).shift(fill_value=-np.inf).to_numpy()
-    np.add.at(busy, queue_of, np.maximum(0.0, upto - np.maximum(upto - took[rows], before)))
-    unknown = np.bincount(queue[np.isnan(end - took)], minlength=number) > 0
-    busy_of: np.ndarray[tuple[int], np.dtype[np.float64]] = np.where(unknown, np.inf, busy)[queue]
-    return busy_of
+    before = np.full(len(rows), -np.inf)
+    if len(rows):
+        ends = np.sort(upto)
+        latest = np.maximum.accumulate(queue_of * len(ends) + np.searchsorted(ends, upto))
+        before[1:] = np.where(queue_of[1:] == queue_of[:-1], ends[latest % len(ends)][:-1], -np.inf)
+    spent = np.maximum(0.0, upto - np.maximum(begin[rows], before))
+    busy = np.bincount(queue_of, weights=spent, minlength=number)
+    unknown = np.bincount(code[np.isnan(begin)], minlength=number) > 0
+    return np.where(unknown, np.inf, busy)
 
 
-def _floats(column: pd.Series[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _floats(column: pd.Series[int]) -> Floats:
     return column.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import codes, keep
+from shardtoll.analyzers.shared.tally import codes, keep, with_columns
 from shardtoll.ledger.records.work import OPTIMIZER_STEP, kind_of_work
 
 Floats = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ def operator_rows(context: Context) -> OperatorRows:
         return _rows(traced, of_trace=True)
     rows = context.computes_in_steps
     # A length on the host says nothing of a device's; on a CPU it is the operator's own.
-    return _rows(rows.assign(count=1, device_ns=rows["duration_ns"]), of_trace=False)
+    return _rows(with_columns(rows, count=1, device_ns=rows["duration_ns"]), of_trace=False)
 
 
 def _rows(given: pd.DataFrame, *, of_trace: bool) -> OperatorRows:

@@ -23,6 +23,9 @@ from shardtoll.ledger.words.human import duration
 Places = npt.NDArray[np.int64]
 _NOWHERE: Final[Places] = np.empty(0, dtype=np.int64)
 
+COLUMNS: Final = ("step", "rank", "duration_ns", "capture_ns", "compute_ns", "exposed_comm_ns")
+"""Read of a rank's steps."""
+
 _SIDE_BY_SIDE: Final = 1.02
 """Kernels whose times add up to more than that of the time computed ran at once, on several streams."""
 
@@ -37,7 +40,7 @@ def step_roofline(context: Context) -> StepRoofline | None:
     gpu = gpu_of(context)
     rows = operator_rows(context)
     bounds = None if gpu is None else lights(rows, gpu)
-    timed = _timed(context, rows)
+    timed = _timed(context, rows)[list(COLUMNS)]
     tellings = context.telling(timed)
     bounded = context.in_part(tellings)
     steps = tuple(sorted(int(step) for step in timed["step"].unique()))

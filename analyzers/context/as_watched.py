@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.divided import BY_HOST
-from shardtoll.analyzers.shared.tally import keep, numbered
+from shardtoll.analyzers.shared.tally import keep, numbered, with_columns
 from shardtoll.ledger import Ledger
 
 PLACE: Final = (
@@ -55,7 +55,7 @@ def exposed_as_watched(
     own = exposed[is_mine]
     times = np.where(np.isnan(own) | np.isnan(as_watched), own, as_watched)
     whole = pd.arrays.IntegerArray(np.rint(np.nan_to_num(times)).astype(np.int64), np.isnan(times))
-    priced: pd.DataFrame = mine.assign(exposed_ns=whole)
+    priced: pd.DataFrame = with_columns(mine, exposed_ns=whole)
     return priced
 
 
@@ -80,7 +80,7 @@ def computes_as_watched(
     factor = factor.clip(1 / MOST_FACTOR, MOST_FACTOR).fillna(1.0)
     of_each = computes["rank"].map(factor).fillna(1.0).astype("float64")
     durations = (computes["duration_ns"].astype("Float64") * of_each).round().astype("Int64")
-    priced: pd.DataFrame = computes.assign(duration_ns=durations)
+    priced: pd.DataFrame = with_columns(computes, duration_ns=durations)
     return priced
 
 
@@ -109,5 +109,7 @@ def stalls_as_watched(ledger: Ledger, stalls: pd.DataFrame, step_rows: pd.DataFr
     whole = pd.Series(lost[slowed]).groupby(places).transform("sum").to_numpy()
     taken = cost.reindex(places).fillna(0).to_numpy()
     lost[slowed] *= np.maximum(0.0, 1 - np.divide(taken, whole, out=np.zeros(len(whole)), where=whole > 0))
-    priced: pd.DataFrame = stalls.assign(lost_ns=pd.array(np.rint(lost).astype(np.int64), dtype="Int64"))
+    priced: pd.DataFrame = with_columns(
+        stalls, lost_ns=pd.array(np.rint(lost).astype(np.int64), dtype="Int64")
+    )
     return priced

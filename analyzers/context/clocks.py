@@ -134,6 +134,8 @@ def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
     come last: they tie clocks only if all ends agree.
     """
     clocks = shared(run)
+    if run.source != "trace" and len(clocks.clocks) < 2:
+        return clocks
     by_rank, first = _ends(frame, matches)
     if run.source == "trace":
         clocks = _split(run, clocks, by_rank[by_rank["even"]])
@@ -232,8 +234,10 @@ def _ends(frame: pd.DataFrame, matches: Matches) -> tuple[pd.DataFrame, int]:
         }
     )
     # Ranks that send different amounts need not leave together.
-    sizes = data.groupby("match")["bytes"]
-    data["even"] = (sizes.transform("min") == sizes.transform("max")) | ~data["uneven"]
+    data["even"] = ~data["uneven"]
+    if data["uneven"].any():
+        sizes = data.groupby("match")["bytes"]
+        data["even"] |= sizes.transform("min") == sizes.transform("max")
     first = int(data["end"].min()) if len(data) else 0
     counted: pd.DataFrame = data.assign(end=data["end"] - first)
     return counted, first

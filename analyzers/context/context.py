@@ -26,7 +26,7 @@ from shardtoll.analyzers.context.match import Matches, match
 from shardtoll.analyzers.context.refuted import Refuted, refute
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.shared.memo import Memo, once
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import codes, keep
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.records.levels import alike_steps, surveyed_steps, timed_steps
 from shardtoll.ledger.records.told import exposure_doubted, exposure_told
@@ -112,7 +112,7 @@ class Context:
     @property
     def computes_in_steps(self) -> pd.DataFrame:
         """The operators inside the surveyed steps; in others they are on record of some ranks at most."""
-        return keep(self.computes, self.computes["step"].isin(self.surveyed))
+        return _computes(self)
 
     @property
     def priced_computes(self) -> pd.DataFrame:
@@ -140,7 +140,7 @@ class Context:
     @property
     def surveyed_rows(self) -> pd.DataFrame:
         """The rows of the surveyed steps: those whose parts are all known."""
-        return keep(self.step_rows, self.step_rows["step"].isin(self.surveyed))
+        return _surveyed(self)
 
     @property
     def parts_rows(self) -> pd.DataFrame:
@@ -151,7 +151,7 @@ class Context:
     @property
     def timed_rows(self) -> pd.DataFrame:
         """The rows of the steps whose times are truest: see `timed`."""
-        return self.shown(self.step_rows)
+        return _timed(self)
 
     @property
     def told_rows(self) -> pd.DataFrame:
@@ -229,7 +229,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     place = places_from_root(collectives, matches, (*ledger.groups, *matches.undescribed), ledger.run)
     waited = add_waits(collectives, matches, clocks, live=ledger.run.source == "live", place=place)
     collectives, costs, places = add_floors(add_busbw(waited), matches, ledger.run, fabric)
-    collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
+    collectives["net"] = _nets(collectives)
     collectives, refuted = refute(collectives)
     step_rows = divided(ledger, ledger.frame("steps"))
     timed = timed_steps(ledger.tables["steps"])
@@ -258,6 +258,16 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     )
 
 
+def _nets(collectives: pd.DataFrame) -> pd.api.extensions.ExtensionArray:
+    """Return what a reader calls the group of each row."""
+    columns = ["mesh_dim", "group"]
+    number, keys = codes(collectives[columns], columns)
+    pairs = zip(*(keys[name].tolist() for name in columns), strict=True)
+    names = [f"group {group}" if pd.isna(dim) else f"mesh dim {dim}" for dim, group in pairs]
+    nets: pd.api.extensions.ExtensionArray = pd.array(names, dtype=pd.StringDtype()).take(number)
+    return nets
+
+
 def _slowest_ns(step_rows: pd.DataFrame) -> float | None:
     """Return the mean duration on the slowest rank, without capture's own work."""
     own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
@@ -272,6 +282,21 @@ def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
         context.memo[key] = _slowest_ns(rows)
     lasted_ns: float | None = context.memo[key]
     return lasted_ns
+
+
+@once
+def _computes(context: Context) -> pd.DataFrame:
+    return keep(context.computes, context.computes["step"].isin(context.surveyed))
+
+
+@once
+def _surveyed(context: Context) -> pd.DataFrame:
+    return keep(context.step_rows, context.step_rows["step"].isin(context.surveyed))
+
+
+@once
+def _timed(context: Context) -> pd.DataFrame:
+    return context.shown(context.step_rows)
 
 
 @once
@@ -295,6 +320,8 @@ def _told(context: Context) -> pd.DataFrame:
 
 def _among(rows: pd.DataFrame, table: pa.Table) -> npt.NDArray[np.bool_]:
     """Return which rows are of a step and rank of the table."""
+    if not table.num_rows:
+        return np.zeros(len(rows), dtype=np.bool_)
     pairs = table.select(["step", "rank"]).to_pandas().astype("int64")
     places = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
     among: npt.NDArray[np.bool_] = places.isin(pd.MultiIndex.from_frame(pairs))

@@ -51,11 +51,13 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
 
     Rows that no surveyed step speaks for, or whose exposed communication is not known, stay as they are.
     """
+    if ledger.run.source != "live" or not (frame["level"] == "watch").any():
+        return frame
     watched = _watched(ledger, frame)
     surveyed = (frame["level"] == "survey").to_numpy(dtype=bool) & (
         frame[["compute_ns", "idle_ns", "exposed_copy_ns"]].sum(axis=1) > 0
     ).to_numpy(dtype=bool)
-    if ledger.run.source != "live" or not watched.any() or not surveyed.any():
+    if not watched.any() or not surveyed.any():
         return frame
     rows = _Rows.of(frame)
     alike = _sequences(ledger, frame)

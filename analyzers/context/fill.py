@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from shardtoll.analyzers.context.clocks import LEAST_NS, Clocks
 from shardtoll.analyzers.context.match import UNEVEN_OPS, Bools, Ints, Matches
@@ -19,7 +20,7 @@ from shardtoll.analyzers.context.peers import PEER_OPS, ROOTED, SYNCHRONISING
 from shardtoll.analyzers.context.rooted import rooted
 from shardtoll.analyzers.context.sharing import alike, at_once
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_costs, place, ranks_per_host
-from shardtoll.analyzers.shared.tally import codes, keep, number
+from shardtoll.analyzers.shared.tally import changes, codes, keep, number
 from shardtoll.ledger import Run
 from shardtoll.ledger.records.volume import busbw_factor
 
@@ -34,11 +35,15 @@ KINDS: Final = ("op", "message_bytes", "group_id", "group_size", "_own", "_peer"
 """Collectives that are equal in these cost the same."""
 
 
-def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], is_filled: Bools) -> pd.Series[Any]:
+def _filled(
+    frame: pd.DataFrame, column: str, values: npt.NDArray[Any], is_filled: Bools
+) -> pd.api.extensions.ExtensionArray:
     """Return the known values as a nullable column; elsewhere what the record itself held."""
-    column_is: pd.Series[Any] = frame[column].copy()
-    column_is[is_filled] = values[is_filled]
-    return column_is
+    recorded = frame[column]
+    unknown = ~is_filled & recorded.isna().to_numpy(dtype=bool)
+    whole = recorded.to_numpy(dtype=values.dtype, na_value=0)
+    made = pd.arrays.FloatingArray if values.dtype == np.float64 else pd.arrays.IntegerArray
+    return made(np.where(is_filled, values, whole), unknown)
 
 
 def add_waits(
@@ -68,40 +73,25 @@ def add_waits(
     start: Ints = clocks.corrected(rank, frame["start_ns"].to_numpy(dtype=np.int64, na_value=0))
     span: Ints = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0)
     match_id = matches.rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
-    spans = pd.DataFrame({"match": match_id, "start": start, "end": start + span, "has_time": has_time})
-    spans["clock"] = clocks.codes(rank)
-    spans["frame"] = clocks.frames(rank)
-    spans["bytes"] = frame["message_bytes"].to_numpy(dtype=np.int64, na_value=0)
-    of_match = spans[whole].groupby("match")
-    by_match = pd.DataFrame(
-        {
-            "last": of_match["start"].max(),
-            "first_end": of_match["end"].min(),
-            "has_time": of_match["has_time"].all(),
-            "last_end": of_match["end"].max(),
-            "clocks": of_match["clock"].max() - of_match["clock"].min(),
-            "frames": of_match["frame"].max() - of_match["frame"].min(),
-            "bytes": of_match["bytes"].max() - of_match["bytes"].min(),
-        }
-    )
-    by_row = by_match.reindex(match_id)
-    timed = by_row["has_time"].eq(True).to_numpy(dtype=bool)
-    last = by_row["last"].fillna(0).to_numpy(dtype=np.int64)
-    early = last - by_row["first_end"].fillna(0).to_numpy(dtype=np.int64)
-    apart = (by_row["last_end"] - by_row["first_end"]).fillna(0).to_numpy(dtype=np.int64)
-    untied = timed & (by_row["frames"].fillna(0).to_numpy(dtype=np.int64) > 0)
-    several = by_row["clocks"].fillna(0).to_numpy(dtype=np.int64) > 0
-    no_bytes = (frame["message_bytes"] == 0) & (frame["op"] != "barrier")
-    uneven = frame["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool) & (by_row["bytes"] > 0).to_numpy(dtype=bool)
+    end = start + span
+    of_match = _Spread.of(match_id, whole)
+    timed = of_match.there & (of_match.least(has_time) > 0)
+    last, first_end = of_match.most(start), of_match.least(end)
+    early, apart = last - first_end, of_match.most(end) - first_end
+    untied = timed & of_match.differs(clocks.frames(rank))
+    several = of_match.differs(clocks.codes(rank))
+    size: Ints = frame["message_bytes"].to_numpy(dtype=np.int64, na_value=0)
+    empty = (frame["message_bytes"] == 0).to_numpy(dtype=bool, na_value=False)
+    nothing = empty & (frame["op"] != "barrier").to_numpy(dtype=bool)
+    uneven = frame["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool) & of_match.differs(size)
     synchronising = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & ~uneven
     off = timed & synchronising & (early > CLOCK_SLACK_NS)
     skewed = (off & several) | (untied & synchronising & (apart > LEAST_NS))
-    nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
     of_root = rooted(frame, match_id, start, span, whole & timed & ~untied, place)
     wait = np.clip(np.where(of_root.rows, of_root.release_ns, last) - start, 0, span)
     # A send that is waited for late has been on record for long after its receiver had all of it.
     is_send = live & frame["op"].eq("send").to_numpy(dtype=bool, na_value=False)
-    received = np.clip(by_row["first_end"].fillna(0).to_numpy(dtype=np.int64) - start, wait, span)
+    received = np.clip(first_end - start, wait, span)
     transfer = np.where(is_send, received, span) - wait
     divided = timed & ~off & ~untied & (~of_root.rows | of_root.known)
     frame["wait_ns"] = _filled(frame, "wait_ns", wait, divided)
@@ -120,8 +110,53 @@ def add_waits(
     arrived &= divided & whole
     frame["late_rank"] = _filled(frame, "late_rank", last_rank, arrived & (after >= LEAST_LATE_NS))
     frame["late_ns"] = _filled(frame, "late_ns", after, arrived)
-    frame["waited_ns"] = (frame["exposed_ns"] - frame["transfer_ns"]).clip(lower=0)
+    exposed, moved = frame["exposed_ns"], frame["transfer_ns"]
+    waited = exposed.to_numpy(dtype=np.int64, na_value=0) - moved.to_numpy(dtype=np.int64, na_value=0)
+    unknown = (exposed.isna() | moved.isna()).to_numpy(dtype=bool)
+    frame["waited_ns"] = pd.arrays.IntegerArray(np.maximum(waited, 0), unknown)
     return frame
+
+
+class _Spread(Struct, frozen=True):
+    """Least and largest values of whole matches, spread over the rows of each; 0 in rows of no such match."""
+
+    order: Ints
+    """Rows of whole matches, those of a match one after the other."""
+    starts: Ints
+    """Places in `order`."""
+    place: Ints
+    """The match of each row in `starts`."""
+    there: Bools
+    """Whether each row is of a match of which a record is whole."""
+
+    @classmethod
+    def of(cls, match_id: Ints, whole: Bools) -> _Spread:
+        rows = np.flatnonzero(whole)
+        order = rows[np.argsort(match_id[rows], kind="stable")]
+        starts = np.flatnonzero(changes(match_id[order]))
+        ids = match_id[order][starts]
+        place = np.searchsorted(ids, match_id)
+        place[place == len(ids)] = 0
+        there = ids[place] == match_id if len(ids) else np.zeros(len(match_id), dtype=np.bool_)
+        return cls(order, starts, place, there)
+
+    def least(self, values: npt.NDArray[Any]) -> Ints:
+        return self._spread(np.minimum, values)
+
+    def most(self, values: npt.NDArray[Any]) -> Ints:
+        return self._spread(np.maximum, values)
+
+    def differs(self, values: Ints) -> Bools:
+        """Return for each row whether its match has several values."""
+        differs: Bools = self.least(values) != self.most(values)
+        return differs
+
+    def _spread(self, function: np.ufunc, values: npt.NDArray[Any]) -> Ints:
+        spread = np.zeros(len(self.place), dtype=np.int64)
+        if len(self.starts):
+            of_each = function.reduceat(values[self.order], self.starts)
+            spread[self.there] = of_each[self.place[self.there]]
+        return spread
 
 
 def _last_arrivals(match_id: Ints, rank: Ints, start: Ints, timed: Bools) -> tuple[Bools, Ints, Ints, Ints]:
@@ -149,12 +184,15 @@ def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
     that comes late to receive makes the whole longer, so there it is a lower bound.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
-    code, keys = codes(frame, ["op", "group_size"])
+    columns = ["op", "group_size"]
+    code, keys = codes(frame[columns], columns)
     factors = [busbw_factor(op, int(n)) for op, n in zip(keys["op"], keys["group_size"], strict=True)]
     factor = np.array([np.nan if f is None else f for f in factors], dtype=np.float64)[code]
     size = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
-    took = frame["transfer_ns"].mask(frame["op"].isin(ROOTED), frame["whole_ns"])
-    transfer = took.to_numpy(dtype=np.float64, na_value=np.nan)
+    moved, whole = (
+        frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in ("transfer_ns", "whole_ns")
+    )
+    transfer = np.where(frame["op"].isin(ROOTED).to_numpy(dtype=bool), whole, moved)
     computable = (transfer > 0) & ~np.isnan(size) & ~np.isnan(factor)
     # bytes / ns is GB/s (1e9).
     busbw = np.divide(size * factor, transfer, out=np.zeros(len(frame)), where=computable)
@@ -175,9 +213,9 @@ def add_floors(
     for name in ("group_id", "match_id"):
         frame[name] = matches.rows[name].array
     peers = frame["op"].isin(PEER_OPS)
-    frame["_own"], frame["_peer"] = frame["rank"].where(peers), frame["root"].where(peers)
-    code, keys = codes(frame, KINDS)
-    placed = _shared(frame.assign(kind=code), keys, _placed(keys, matches, run, fabric), matches, run, fabric)
+    ends = {"_own": frame["rank"].where(peers), "_peer": frame["root"].where(peers)}
+    code, keys = codes(frame[list(KINDS[:4])].assign(**ends), KINDS)
+    placed = _shared(frame, code, keys, _placed(keys, matches, run, fabric), matches, run, fabric)
     costs = _costs(keys, placed, fabric)
     has_cost = np.array([cost is not None for cost in costs], dtype=bool)
     known_costs = [cost for cost in costs if cost is not None]
@@ -201,11 +239,10 @@ def add_floors(
         ("cost_id", ids),
     ):
         frame[name] = pd.arrays.IntegerArray(ids_or_ns[code].astype(np.int64), ~has_cost[code])
-    filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
     places = (
         placement for placement, has in zip(placed, has_cost, strict=True) if placement is not None and has
     )
-    return filled, tuple(known_costs), tuple(places)
+    return frame, tuple(known_costs), tuple(places)
 
 
 def _costs(keys: pd.DataFrame, placed: list[Placement | None], fabric: Fabric) -> list[Cost | None]:
@@ -242,19 +279,20 @@ def _placed(keys: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> l
 
 def _shared(
     frame: pd.DataFrame,
+    code: Ints,
     keys: pd.DataFrame,
     placed: list[Placement | None],
     matches: Matches,
     run: Run,
     fabric: Fabric,
 ) -> list[Placement | None]:
-    """Return the placements with how many groups use the cards of a node at once; `frame` has `kind`."""
+    """Return the placements with how many groups use the cards of a node at once; `code`: each row's."""
     crossing = np.array([placement is not None and placement.spans_nodes for placement in placed], dtype=bool)
     per_host = ranks_per_host(run, fabric)
     if not crossing.any() or per_host is None:
         return placed
     might = alike(frame, matches.members, run, per_host)
-    did = at_once(keep(frame, crossing[frame["kind"].to_numpy(dtype=np.int64)]), matches.members, per_host)
+    did = at_once(keep(frame, crossing[code]).assign(kind=code[crossing[code]]), matches.members, per_host)
     seen_of = did.to_dict()
     shared = list(placed)
     # A kind may be a single row, as when experts get another number of tokens each time.

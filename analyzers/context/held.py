@@ -36,7 +36,10 @@ def places(frame: pd.DataFrame, matches: Matches, groups: Sequence[Group], run: 
     -1 in other rows, and if root or group are unknown.
     """
     place = np.full(len(frame), -1, dtype=np.int64)
-    has_root = frame["op"].isin(ROOTED) & frame["root"].notna() & matches.rows["group_id"].notna().to_numpy()
+    rooted = frame["op"].isin(ROOTED)
+    if not rooted.any():
+        return place
+    has_root = rooted & frame["root"].notna() & matches.rows["group_id"].notna().to_numpy()
     here = np.flatnonzero(has_root.to_numpy(dtype=bool))
     if not len(here):
         return place

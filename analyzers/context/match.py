@@ -124,14 +124,20 @@ def _slots(rows: pd.DataFrame, *, live: bool) -> pd.DataFrame:
     """Return the rows whose counterparts on other ranks can be identified, each with its slot."""
     peers = rows["op"].isin(PEER_OPS)
     work: pd.DataFrame = keep(rows, rows["group_id"].notna() & ~peers).copy()
-    unnumbered = set(work.loc[work["seq"].isna(), "group_id"])
+    group = work["group_id"].to_numpy(dtype=np.int64)
+    unnumbered = set(group[work["seq"].isna().to_numpy(dtype=bool)].tolist())
     if live:
         # Only in a live audit do all ranks number their steps equally, so that places in a step's order
         # agree.
         unnumbered |= _shifted(work)
-    work["by_order"] = work["group_id"].isin(unnumbered | set(rows.loc[peers, "group_id"].dropna()))
+    if peers.any():
+        unnumbered |= set(rows.loc[peers, "group_id"].dropna())
+    by_order = np.isin(group, sorted(unnumbered))
+    work["by_order"] = by_order
     # Outside every step ranks may have begun to record at different moments: order says nothing.
-    work = keep(work, ~(work["by_order"] & work["step"].isna())).copy()
+    unplaced = by_order & work["step"].isna().to_numpy(dtype=bool)
+    if unplaced.any():
+        work = keep(work, ~unplaced).copy()
     work["slot"] = work["seq"].where(~work["by_order"], work["step"])
     # Several records may share a number (coalesced ones): then their order tells them apart.
     place = numbered(work, ["group_id", "by_order", "slot"])

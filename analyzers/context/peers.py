@@ -31,9 +31,10 @@ def paired(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     `rows` has rank, root (the peer), op, step, group_id, message_bytes; both ends must be in it.
     """
     number = np.full(len(rows), -1, dtype=np.int64)
-    pairable = (
-        rows["op"].isin(PEER_OPS) & rows["root"].notna() & rows["step"].notna() & rows["group_id"].notna()
-    )
+    is_end = rows["op"].isin(PEER_OPS)
+    if not is_end.any():
+        return number
+    pairable = is_end & rows["root"].notna() & rows["step"].notna() & rows["group_id"].notna()
     ends = keep(rows, pairable)
     if ends.empty:
         return number

@@ -63,6 +63,8 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     floor that was refuted is unknown: a model that is wrong there says nothing of the least time. The speed
     of light, which follows from the links alone, stays unless transfers lie below that as well.
     """
+    if not _any_below(frame):
+        return frame, ()
     spanned = frame["op"].isin(SYNCHRONISING) & frame["duration_ns"].notna() & ~frame["torn"]
     # The time that a rank spends in a rooted operation is not that of the whole, whatever it waited.
     rooted = frame["op"].isin(ROOTED)
@@ -119,6 +121,17 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     ):
         frame[name] = frame[name].mask(frame["cost_id"].isin(cost_ids[places]))
     return frame, tuple(sorted(refuted, key=lambda floor: floor.factor))
+
+
+def _any_below(frame: pd.DataFrame) -> bool:
+    """Return whether any record took less than the limit of its floor: a median below it needs one."""
+    transfer, span, floor = (
+        frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        for name in ("transfer_ns", "duration_ns", "floor_ns")
+    )
+    took = np.where(np.isnan(transfer), span, transfer)
+    part = np.divide(took, floor, out=np.full(len(frame), np.inf), where=(floor > 0) & (took > 0))
+    return bool((part < LIMIT).any())
 
 
 def note(refuted: tuple[Refuted, ...]) -> str:

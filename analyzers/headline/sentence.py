@@ -530,12 +530,11 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     judged = keep(split, known & ~rooted)
     if judged.empty or share(judged) < 0.5:
         return words, None
-    fastest = judged.groupby("match_id").agg(
-        t=("transfer_ns", "min"), floor=("floor_ns", "first"), expected=("expected_ns", "first")
-    )
-    took = float(fastest["t"].sum())
-    if took < REFUTED_FACTOR * float(fastest["floor"].sum()):
+    by_match = judged[["match_id", "transfer_ns", "floor_ns", "expected_ns"]].groupby("match_id")
+    took = float(by_match["transfer_ns"].min().sum())
+    known_first = by_match[["floor_ns", "expected_ns"]].first()
+    if took < REFUTED_FACTOR * float(known_first["floor_ns"].sum()):
         # Floors that others of the same job refute say nothing of these either.
         return words, None
-    factor = took / float(fastest["expected"].sum())
+    factor = took / float(known_first["expected_ns"].sum())
     return f"{words}, {factor:.2g} times the expected time", factor

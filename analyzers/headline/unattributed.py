@@ -10,6 +10,8 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.headline import copies
 from shardtoll.analyzers.headline.step_words import step_word
+from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import with_columns
 from shardtoll.ledger.words.human import duration, percent
 
 SHARE: Final = 0.2
@@ -19,15 +21,13 @@ time and `MORE` times what communication costs."""
 MORE: Final = 3.0
 
 
+@once
 def _rows(context: Context) -> pd.DataFrame:
     """Return the steps with their own time and its unattributed part, both without capture's own time."""
     rows = context.parts_rows
     capture = rows["capture_ns"].astype("float64").fillna(0.0)
     unknown = (rows["unattributed_ns"].astype("float64") - capture).clip(lower=0)
-    wider: pd.DataFrame = rows.assign(
-        own_ns=rows["duration_ns"].astype("float64") - capture, unknown_ns=unknown
-    )
-    return wider
+    return with_columns(rows, own_ns=rows["duration_ns"].astype("float64") - capture, unknown_ns=unknown)
 
 
 def share(context: Context) -> float:

@@ -78,7 +78,7 @@ def _step(context: Context, graph: Graph, ranks: tuple[int, ...]) -> _Part:
     """Return the nodes of one step. Own time comes in the shares that the rank's step row knows."""
     part = _Part(graph.step)
     shares = _shares(context, graph)
-    frame = context.in_alike.loc[graph.index]
+    frame = context.in_alike[["arrival_ns", "duration_ns"]].loc[graph.index]
     begin_ns = _first_ns(context, graph)
     arrival = frame["arrival_ns"].to_numpy(dtype=np.float64) - begin_ns
     ended = arrival + frame["duration_ns"].to_numpy(dtype=np.float64)

@@ -68,10 +68,10 @@ def _means(rows: pd.DataFrame) -> dict[int, list[float]]:
     """Return rank -> mean of its own work and of its parts, in ns."""
     own = rows["duration_ns"].astype("float64") - rows["capture_ns"].astype("float64")
     columns = [own, *(rows[name].astype("float64").fillna(0.0) for name in _PARTS)]
-    means = [column.groupby(rows["rank"]).mean() for column in columns]
+    means = pd.concat(columns, axis=1).groupby(rows["rank"].to_numpy(dtype=np.int64)).mean()
     return {
-        int(rank): [float(mean.iloc[place]) for mean in means]
-        for place, rank in enumerate(means[0].index.to_numpy(dtype=np.int64))
+        int(rank): [float(mean) for mean in of_rank]
+        for rank, of_rank in zip(means.index, means.to_numpy(dtype=np.float64), strict=True)
     }
 
 

@@ -31,7 +31,7 @@ from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_sha
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
-from shardtoll.analyzers.shared.tally import Line, keep, tally
+from shardtoll.analyzers.shared.tally import Line, keep, tally, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, in_steps, percent, place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -106,7 +106,8 @@ def find(context: Context) -> list[Finding]:
     )
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64) - waited
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
-    frame = frame.assign(
+    frame = with_columns(
+        frame,
         exposed_ns=pd.array(exposed, dtype="Int64"),
         waited_ns=waited,
         moving_ns=np.minimum(exposed, transfer),

@@ -10,7 +10,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.shared import remedy_code
-from shardtoll.analyzers.shared.tally import Line, keep, tally
+from shardtoll.analyzers.shared.tally import Line, keep, tally, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Where
 from shardtoll.ledger.words.human import percent, some_time
 from shardtoll.ledger.words.human import plural as times
@@ -83,7 +83,8 @@ def pairs(context: Context) -> pd.DataFrame:
     )
     chosen = frame.iloc[second[fit]]
     before = frame.iloc[first[fit]]
-    result: pd.DataFrame = chosen.assign(
+    result: pd.DataFrame = with_columns(
+        chosen,
         after=(before["op"] + " on " + before["net"]).to_numpy(),
         hidden_ns=np.minimum(moving[first[fit]], moving[second[fit]]),
     )

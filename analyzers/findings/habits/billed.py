@@ -7,6 +7,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.habits import constant_buffers, needless_barrier, unused_search
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import keep
 
 _OF_COLLECTIVES = (needless_barrier, constant_buffers, unused_search)
 
@@ -19,5 +20,4 @@ def billed_as_habits(context: Context) -> pd.DataFrame:
     for analysis in _OF_COLLECTIVES:
         for finding in analysis.find(context):
             spoken |= finding.rows.mask("collectives", len(frame))
-    rows: pd.DataFrame = frame[spoken.to_numpy(dtype=bool)]
-    return rows
+    return keep(frame, spoken)

@@ -11,7 +11,7 @@ from shardtoll.analyzers.findings.habits.habit import habits, price
 from shardtoll.analyzers.shared.ddp_options import no_buffers
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.sampled import SAMPLED, is_sampled
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import keep, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.records.ddp_causes import BUFFERS
 from shardtoll.ledger.words.human import duration, place, some_size
@@ -77,6 +77,6 @@ def _constant(rows: pd.DataFrame) -> bool:
     if rows["input_hash"].isna().any() or rows["message_bytes"].isna().any():
         return False
     place_in_step = rows.groupby(["rank", "step", "message_bytes", "dtype"], dropna=False).cumcount()
-    of_place = rows.assign(nth=place_in_step).groupby(["message_bytes", "dtype", "nth"], dropna=False)
+    of_place = with_columns(rows, nth=place_in_step).groupby(["message_bytes", "dtype", "nth"], dropna=False)
     calls = of_place["step"].nunique()
     return bool((of_place["input_hash"].nunique() == 1).all() and (calls == rows["step"].nunique()).all())

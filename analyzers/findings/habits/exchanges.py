@@ -9,7 +9,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import keep, with_columns
 
 MATRICES: Final = r"aten\.(?:mm|addmm|_scaled_mm)\.|grouped_mm"
 """Operators that multiply by weights; those of attention multiply what all_to_all brought by itself."""
@@ -35,7 +35,8 @@ def exchanges(context: Context) -> pd.DataFrame:
     frame = keep(frame, ranks == frame["group_size"])
     if frame.empty:
         return frame
-    frame = frame.assign(
+    frame = with_columns(
+        frame,
         sent_key=_key(frame, "message_bytes"),
         got_key=_key(frame, "received_bytes"),
         mean=frame.groupby("match_id")["received_bytes"].transform("mean").astype("float64"),
@@ -54,7 +55,8 @@ def exchanges(context: Context) -> pd.DataFrame:
     sources = [
         sorted({str(a), str(b)}) for a, b in zip(there["source"], frame.loc[rows, "source"], strict=True)
     ]
-    there = there.assign(
+    there = with_columns(
+        there,
         back=rows,
         lines=[" ".join(pair) for pair in sources],
         load=(there["received_bytes"].astype("float64") / there["mean"]),
@@ -62,7 +64,7 @@ def exchanges(context: Context) -> pd.DataFrame:
     )
     order = there["issue_ns"].fillna(there["start_ns"]).sort_values(kind="stable").index
     nth = there.loc[order].groupby(["step", "rank", "group", "phase", "lines"]).cumcount()
-    counted: pd.DataFrame = there.assign(nth=nth.reindex(there.index))
+    counted: pd.DataFrame = with_columns(there, nth=nth.reindex(there.index))
     return counted
 
 
@@ -76,7 +78,9 @@ def _key(frame: pd.DataFrame, column: str) -> pd.Series[Any]:
 
 def _backs(frame: pd.DataFrame) -> dict[int, int]:
     """Return for each all_to_all that hands out the one that brings back, by their matches."""
-    first = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"])).sort_values("at", kind="stable")
+    first = with_columns(frame, at=frame["issue_ns"].fillna(frame["start_ns"])).sort_values(
+        "at", kind="stable"
+    )
     first = first.drop_duplicates("match_id")
     under_way: dict[tuple[Any, ...], list[int]] = {}
     back: dict[int, int] = {}

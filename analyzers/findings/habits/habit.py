@@ -9,7 +9,7 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.shared.tally import Line, Tally, keep, tally
+from shardtoll.analyzers.shared.tally import Line, Tally, keep, tally, with_columns
 from shardtoll.ledger import Rows, Severity
 
 WARNING_SHARE: Final = 0.01
@@ -65,7 +65,7 @@ def priced(context: Context, frame: pd.DataFrame, columns: Sequence[str]) -> Tal
     own = (frame["exposed_ns"] - frame["waited_ns"].fillna(0)).clip(lower=0)
     # Exposed time of which the wait is unknown may all be waiting.
     own = own.where(frame["waited_ns"].notna() | (frame["exposed_ns"] == 0))
-    return tally(frame.assign(own_ns=own), columns, FIGURES, context.steps, times_in=context.timed)
+    return tally(with_columns(frame, own_ns=own), columns, FIGURES, context.steps, times_in=context.timed)
 
 
 def price(context: Context, line: Line) -> Price:

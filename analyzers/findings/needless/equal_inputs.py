@@ -23,7 +23,7 @@ from shardtoll.analyzers.findings.needless.partly_used import (
     gathered_by_dtensor,
 )
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Line, keep
+from shardtoll.analyzers.shared.tally import Line, keep, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy
 
 REDUCTIONS = ("all_reduce", "reduce_scatter")
@@ -46,13 +46,15 @@ def equal_inputs(context: Context) -> pd.DataFrame:
     frame = keep(frame, frame["input_hash"].notna() & frame["input_content"].notna())
     frame = keep(frame, frame["reduce_op"].fillna("SUM").isin(FORESEEN))
     if frame.empty:
-        nothing: pd.DataFrame = frame.assign(first=None)
+        nothing: pd.DataFrame = with_columns(frame, first=None)
         return nothing
     inputs = frame.groupby("match_id")["input_hash"].transform("nunique")
     frame = on_all_ranks(frame, inputs == 1)
     reduced = keep(context.in_surveyed, context.in_surveyed["op"] == "all_reduce")
     reduced = keep(reduced, reduced["output_hash"].notna())
-    reduced = reduced.assign(first=reduced.index, first_at=reduced["issue_ns"].fillna(reduced["start_ns"]))
+    reduced = with_columns(
+        reduced, first=reduced.index, first_at=reduced["issue_ns"].fillna(reduced["start_ns"])
+    )
     reduced = keep(reduced, reduced["output_content"].notna())
     result = ["rank", "step", "group", "output_hash", "output_content"]
     reduced = reduced.drop_duplicates(result)
@@ -61,7 +63,7 @@ def equal_inputs(context: Context) -> pd.DataFrame:
         reduced[[*result, "first", "first_at"]], how="left", left_on=given, right_on=result
     )
     before = (joined["first_at"] < joined["at"]).fillna(False).to_numpy(dtype=bool)
-    frame = frame.assign(first=joined["first"].where(before).to_numpy())
+    frame = with_columns(frame, first=joined["first"].where(before).to_numpy())
     return on_all_ranks(frame, frame["first"].notna())
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.shared.tally import Line, keep, tally
+from shardtoll.analyzers.shared.tally import Line, keep, tally, with_columns
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, percent, place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -28,7 +28,7 @@ def find(context: Context) -> list[Finding]:
     again = keep(gathers, gathers["phase"].isin(PHASES) & gathers["reshards"].notna())
     if again.empty:
         return []
-    again = again.assign(reshards=again["reshards"].astype(bool))
+    again = with_columns(again, reshards=again["reshards"].astype(bool))
     result = tally(again, KEYS, ("exposed_ns", "message_bytes"), context.steps, times_in=context.timed)
     findings = []
     for line in result.lines:

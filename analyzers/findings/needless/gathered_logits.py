@@ -11,7 +11,7 @@ from shardtoll.analyzers.findings.needless.needless import candidates, none_need
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import hidden
-from shardtoll.analyzers.shared.tally import Line, keep, number, tally
+from shardtoll.analyzers.shared.tally import Line, keep, number, tally, with_columns
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -62,8 +62,8 @@ def find(context: Context) -> list[Finding]:
     # Three small messages may take as long as a gather that is hardly more than latency.
     bulky = (2 * frame["expected_latency_ns"] < frame["expected_ns"]).fillna(False).astype(bool)
     bulky = bulky.groupby(frame["match_id"]).transform("all")
-    frame = frame.assign(
-        bulky=bulky, saved_ns=(moving.astype("Int64") - instead.astype("Int64")).clip(lower=0)
+    frame = with_columns(
+        frame, bulky=bulky, saved_ns=(moving.astype("Int64") - instead.astype("Int64")).clip(lower=0)
     )
     result = tally(frame, KEYS, VALUES, context.surveyed)
     return [_finding(context, line, Rows.of(collectives=result.places(line))) for line in result.lines]

@@ -10,7 +10,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import as_list, changes, hidden
-from shardtoll.analyzers.shared.tally import keep, number, tally
+from shardtoll.analyzers.shared.tally import keep, number, tally, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import place, some_size, some_time
 from shardtoll.ledger.words.human import plural as times
@@ -45,7 +45,7 @@ def find(context: Context) -> list[Finding]:
     if frame.empty:
         return []
     stepping = frame["phase"] == "optimizer"
-    frame = frame.assign(modules=frame["module"].mask(stepping, pattern(frame["module"])))
+    frame = with_columns(frame, modules=frame["module"].mask(stepping, pattern(frame["module"])))
     values = ("exposed_ns", "message_bytes", "wire_bytes", "floor_ns", "expected_ns")
     result = tally(frame, KEYS, values, context.steps, times_in=context.timed)
     by_code = frame.groupby(result.code)

@@ -15,7 +15,7 @@ from shardtoll.analyzers.findings.needless.needless import (
     without_first,
 )
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Line, keep
+from shardtoll.analyzers.shared.tally import Line, keep, with_columns
 from shardtoll.ledger import Finding, Remedy
 
 PLACE = ("rank", "step", "group")
@@ -39,7 +39,7 @@ def gathered_again(context: Context) -> pd.DataFrame:
         return without_first(frame)
     gathers = keep(frame, (frame["op"] == "all_gather") & (frame["cut_from_hash"] == frame["output_hash"]))
     results = keep(frame, frame["output_content"].notna() & frame["op"].isin(SAME_ON_ALL))
-    results = results.assign(first=results.index, first_at=results["at"])
+    results = with_columns(results, first=results.index, first_at=results["at"])
     result = ["rank", "step", "group", "output_hash", "output_content"]
     given = ["rank", "step", "group", "cut_from_hash", "cut_from_content"]
     joined = gathers[[*given, "at"]].merge(
@@ -49,7 +49,7 @@ def gathered_again(context: Context) -> pd.DataFrame:
         right_on=result,
     )
     before = (joined["first_at"] < joined["at"]).fillna(False).to_numpy(dtype=bool)
-    gathers = gathers.assign(first=joined["first"].where(before).to_numpy())
+    gathers = with_columns(gathers, first=joined["first"].where(before).to_numpy())
     by_placement = gathers["cut_by_placement"].fillna(False).astype(bool)
     return on_all_ranks(gathers, by_placement | gathers["first"].notna())
 
@@ -69,7 +69,7 @@ def there_and_back(context: Context) -> pd.DataFrame:
     first = pd.Series(frame.index, index=frame.index).groupby([frame[name] for name in PLACE]).shift()
     back = (frame["input_hash"] == before["output_hash"]) & (frame["output_hash"] == before["input_hash"])
     back &= frame["input_content"] == before["output_content"]
-    return on_all_ranks(frame.assign(first=first), back.fillna(False))
+    return on_all_ranks(with_columns(frame, first=first), back.fillna(False))
 
 
 @once
@@ -86,7 +86,7 @@ def scattered_and_gathered(context: Context) -> pd.DataFrame:
         & before["used_by"].fillna("").str.contains("all_?gather").to_numpy(dtype=bool)
         & (frame["input_hash"].array == before["output_hash"].array).to_numpy(dtype=bool, na_value=False)
     )
-    return on_all_ranks(frame.assign(first=first), linked)
+    return on_all_ranks(with_columns(frame, first=first), linked)
 
 
 def find(context: Context) -> list[Finding]:

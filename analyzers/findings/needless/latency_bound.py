@@ -13,7 +13,16 @@ from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.findings.needless.coalesced import coalesced
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Codes, Line, begins_with, keep, number, numbered, tally
+from shardtoll.analyzers.shared.tally import (
+    Codes,
+    Line,
+    begins_with,
+    keep,
+    number,
+    numbered,
+    tally,
+    with_columns,
+)
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.ledger.words.human import duration, percent, place, some_size
@@ -94,16 +103,16 @@ def bursts(context: Context) -> pd.DataFrame:
     judgeable = frame["expected_ns"].notna() & frame["message_bytes"].notna() & frame["op"].isin(FUSABLE)
     small = (frame["expected_ns"] > 0) & (2 * frame["expected_latency_ns"] >= frame["expected_ns"])
     frame = keep(frame, judgeable & small)
-    frame = frame.assign(stretch=_stretches(context, frame))
+    frame = with_columns(frame, stretch=_stretches(context, frame))
     frame = keep(frame, frame["stretch"] >= 0)
     burst = numbered(frame, BURST)
     sizes = np.bincount(burst, minlength=1)[burst]
-    frame = keep(frame.assign(burst=burst, burst_size=sizes), sizes >= LEAST_MESSAGES)
+    frame = keep(with_columns(frame, burst=burst, burst_size=sizes), sizes >= LEAST_MESSAGES)
     if frame.empty:
         return frame
     exposed = frame["exposed_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     transfer = frame["transfer_ns"].to_numpy(dtype=np.float64, na_value=np.inf)
-    of_burst = frame.assign(moving_ns=np.minimum(exposed, transfer)).groupby("burst")
+    of_burst = with_columns(frame, moving_ns=np.minimum(exposed, transfer)).groupby("burst")
     ones = pd.DataFrame(
         [
             _one_message(context, op, int(moved), cost_id, number(seen_ns))
@@ -122,7 +131,8 @@ def bursts(context: Context) -> pd.DataFrame:
     moving = of_burst["moving_ns"].sum().where(of_burst["moving_ns"].count() == of_burst.size())
     # Floor division keeps the sum of the parts within what the burst can save.
     part = (moving - ones["expected_ns"]).clip(lower=0) // of_burst.size()
-    saved: pd.DataFrame = frame.assign(
+    saved: pd.DataFrame = with_columns(
+        frame,
         saveable_ns=_whole(part.reindex(frame["burst"])),
         **{
             f"one_{name}": _whole(np.ceil(ones[name] / of_burst.size()).reindex(frame["burst"]))
@@ -143,14 +153,15 @@ def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     fit = frame["expected_ns"].isna() & (frame["message_bytes"] <= TINY_BYTES).fillna(False)
     # The time that a rank spends in a rooted operation is not that of the whole.
     took = frame["transfer_ns"].mask(frame["op"].isin(ROOTED), frame["whole_ns"])
-    tiny = keep(frame.assign(took_ns=took), fit & (took > 0).fillna(False))
+    tiny = keep(with_columns(frame, took_ns=took), fit & (took > 0).fillna(False))
     if context.fabric.measured or tiny.empty:
-        none: pd.DataFrame = frame.assign(seen_ns=seen)
+        none: pd.DataFrame = with_columns(frame, seen_ns=seen)
         return none
     for (op, group), rows in tiny.groupby(["op", "group_id"]):
         fastest = int(rows["took_ns"].astype("int64").quantile(FASTEST))
         seen[fit & (frame["op"] == op) & (frame["group_id"] == group)] = max(1, fastest)
-    with_expected: pd.DataFrame = frame.assign(
+    with_expected: pd.DataFrame = with_columns(
+        frame,
         seen_ns=seen,
         expected_ns=frame["expected_ns"].fillna(seen),
         expected_latency_ns=frame["expected_latency_ns"].fillna(seen),
@@ -188,7 +199,7 @@ def claimed(context: Context) -> tuple[pd.DataFrame, list[Line]]:
         for line, share in zip(result.lines, shares, strict=True)
         if share is not None and share >= LEAST_SHARE
     ]
-    frame = frame.assign(code=result.code)
+    frame = with_columns(frame, code=result.code)
     return keep(frame, frame["code"].isin([line.code for line in worth])), worth
 
 

@@ -81,6 +81,7 @@ def on_all_ranks(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool
     return keep(kept, ranks == kept["group_size"])
 
 
+@once
 def none_needless(context: Context) -> pd.DataFrame:
     """Return what `without_first` returns, without rows: for records that do not tell what is needless."""
     return without_first(context.in_surveyed.iloc[:0])

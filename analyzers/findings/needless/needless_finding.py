@@ -13,7 +13,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.sampled import is_sampled
-from shardtoll.analyzers.shared.tally import Line, number, tally
+from shardtoll.analyzers.shared.tally import Line, number, tally, with_columns
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Rows, Severity
 from shardtoll.ledger.words.human import place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -73,9 +73,9 @@ def needless_findings(
     """
     if frame.empty:
         return []
-    frame = frame.assign(parameters=pattern(frame["parameter"]))
+    frame = with_columns(frame, parameters=pattern(frame["parameter"]))
     # `implicit-redistribute` bills collectives that DTensor inserted, so they stay separate (see `one_line`).
-    frame = frame.assign(inserted=hidden(frame))
+    frame = with_columns(frame, inserted=hidden(frame))
     result = tally(frame, (*keys, "inserted"), VALUES, context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     sampled = is_sampled(frame).groupby(result.code).any()

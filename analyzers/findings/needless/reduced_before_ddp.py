@@ -15,7 +15,7 @@ from shardtoll.analyzers.findings.needless.needless import (
     without_first,
 )
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Line, begins_with, keep
+from shardtoll.analyzers.shared.tally import Line, begins_with, keep, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.records.ddp_causes import REDUCER
@@ -39,7 +39,7 @@ def reduced_before(context: Context) -> pd.DataFrame:
         return none_needless(context)
     frame = context.in_surveyed
     frame = keep(frame, (frame["op"] == "all_reduce") & frame["match_id"].notna() & (frame["group_size"] > 1))
-    frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
+    frame = with_columns(frame, at=frame["issue_ns"].fillna(frame["start_ns"]))
     buckets = keep(frame, frame["caused_by_op"] == REDUCER)
     by_hand = keep(
         frame,
@@ -64,7 +64,7 @@ def reduced_before(context: Context) -> pd.DataFrame:
         )
         if int(mine["message_bytes"].fillna(0).sum()) < int(of_step["message_bytes"].fillna(0).sum()):
             return without_first(by_hand.iloc[:0])
-        parts.append(mine.assign(first=of_step.index[0]))
+        parts.append(with_columns(mine, first=of_step.index[0]))
     rows = pd.concat(parts)
     seen = rows[["rank", "step"]].drop_duplicates()
     if len(seen) != len(steps) * int(buckets["rank"].nunique()):

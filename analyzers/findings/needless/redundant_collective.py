@@ -19,7 +19,7 @@ from shardtoll.analyzers.findings.needless.needless_finding import (
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.sampled import SAMPLED
-from shardtoll.analyzers.shared.tally import Line, begins_with, keep, numbered
+from shardtoll.analyzers.shared.tally import Line, begins_with, keep, numbered, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import GATHERERS, WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy
 
@@ -67,8 +67,8 @@ def repeats(context: Context) -> pd.DataFrame:
     if not context.tells("input_hash"):
         nothing: pd.DataFrame = frame.iloc[:0]
         return nothing
-    frame = frame.assign(
-        phase_class=frame["phase"].replace(PHASE_CLASS), at=frame["issue_ns"].fillna(frame["start_ns"])
+    frame = with_columns(
+        frame, phase_class=frame["phase"].replace(PHASE_CLASS), at=frame["issue_ns"].fillna(frame["start_ns"])
     )
     frame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
     where = numbered(frame, ["rank", "step", "phase_class"])
@@ -89,12 +89,12 @@ def repeats(context: Context) -> pd.DataFrame:
     if frame.empty:
         return frame
     named = frame["parameter"].notna() | begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
-    frame = frame.assign(content=frame["input_content"].mask(named, -1))
+    frame = with_columns(frame, content=frame["input_content"].mask(named, -1))
     frame = keep(frame, frame["content"].notna())
     same = numbered(frame, [*SAME, "content"])
     labels = pd.Series(frame.index, index=frame.index)
     first = labels.groupby(same).transform("first")
-    frame = frame.assign(first=first, again=(first != labels))
+    frame = with_columns(frame, first=first, again=(first != labels))
     sent_by_all = frame["match_id"].notna().to_numpy(dtype=bool)
     again = frame["again"].to_numpy(dtype=bool)
     again[sent_by_all] &= _on_every_rank(context, keep(frame, sent_by_all))
@@ -104,7 +104,7 @@ def repeats(context: Context) -> pd.DataFrame:
 def _on_every_rank(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return for each matched row whether all ranks that sent bytes repeat one and the same collective."""
     origin = context.collectives["match_id"].reindex(frame["first"])
-    of_match = frame.assign(origin=origin.to_numpy(dtype=np.int64, na_value=-1)).groupby("match_id")
+    of_match = with_columns(frame, origin=origin.to_numpy(dtype=np.int64, na_value=-1)).groupby("match_id")
     rows = context.in_surveyed
     senders = keep(rows, rows["input_hash"].notna() | ~rows["op"].isin(SENT_BY_ROOT))
     wanted = frame["match_id"].map(senders.groupby("match_id").size())
@@ -126,7 +126,7 @@ def find(context: Context) -> list[Finding]:
     if frame.empty:
         return []
     first = context.collectives.reindex(frame["first"])
-    frame = frame.assign(**{f"first_{name}": first[name].to_numpy() for name in SHOWN})
+    frame = with_columns(frame, **{f"first_{name}": first[name].to_numpy() for name in SHOWN})
     return needless_findings(context, frame, KEYS, "phase_class", _story)
 
 

@@ -17,7 +17,16 @@ from shardtoll.analyzers.findings.needless.same_place import in_watched
 from shardtoll.analyzers.findings.needless.wide_dtype import LEAST_ELEMENTS, WIDTH
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import Codes, Line, begins_with, keep, number, numbered, tally
+from shardtoll.analyzers.shared.tally import (
+    Codes,
+    Line,
+    begins_with,
+    keep,
+    number,
+    numbered,
+    tally,
+    with_columns,
+)
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -60,8 +69,8 @@ def needless(context: Context) -> pd.DataFrame:
     frame = keep(frame, mask)
     if frame.empty:
         return frame
-    frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
-    frame = frame.assign(micro=passes_begun(context, frame, backward=True))
+    frame = with_columns(frame, at=frame["issue_ns"].fillna(frame["start_ns"]))
+    frame = with_columns(frame, micro=passes_begun(context, frame, backward=True))
     frame = keep(frame, frame["parameter"].notna().to_numpy(dtype=bool) | _by_hand(context, frame))
     frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0))
     if frame.empty:
@@ -77,11 +86,11 @@ def needless(context: Context) -> pd.DataFrame:
             return frame
     window = frame["optimizer_steps"] if counts_optimizer_steps else frame["step"]
     begun = frame["gradients_begun"].fillna(-1).astype(np.int64)
-    frame = frame.assign(window=window.to_numpy(dtype=np.int64), gradients_begun=begun, subject=-1)
+    frame = with_columns(frame, window=window.to_numpy(dtype=np.int64), gradients_begun=begun, subject=-1)
     frame["subject"] = _subjects(frame)
     of_window = frame.groupby(list(WINDOW))
     passes, last = of_window["micro"].transform("nunique"), of_window["micro"].transform("max")
-    again: pd.DataFrame = keep(frame.assign(passes=passes), (passes > 1) & (frame["micro"] < last))
+    again: pd.DataFrame = keep(with_columns(frame, passes=passes), (passes > 1) & (frame["micro"] < last))
     return again
 
 
@@ -124,7 +133,7 @@ def _subjects(frame: pd.DataFrame) -> Codes:
     """Return a number for what each row reduces; equal ones are equal subjects."""
     buckets = begins_with(frame["caused_by_op"], BUCKETS)
     subject = numbered(
-        frame.assign(line=frame["source"].where(frame["parameter"].isna())),
+        with_columns(frame, line=frame["source"].where(frame["parameter"].isna())),
         ["rank", "caused_by_op", "op", "group", "parameter", "message_bytes", "dtype", "module", "line"],
     )
     subject = subject * 2
@@ -132,8 +141,10 @@ def _subjects(frame: pd.DataFrame) -> Codes:
         # Buckets are laid out anew after the first backward; what a pass reduces in all stays the same.
         in_buckets = keep(frame, buckets)
         in_pass = in_buckets.groupby(["rank", "micro", "group", "caused_by_op"])
-        whole = in_buckets.assign(
-            last=in_pass["parameter"].transform("last"), sum=in_pass["message_bytes"].transform("sum")
+        whole = with_columns(
+            in_buckets,
+            last=in_pass["parameter"].transform("last"),
+            sum=in_pass["message_bytes"].transform("sum"),
         )
         number_of = numbered(whole, ["rank", "group", "caused_by_op", "last", "sum"])
         subject[buckets] = number_of * 2 + 1
@@ -156,7 +167,7 @@ def find(context: Context) -> list[Finding]:
     if frame.empty:
         return []
     line = frame["source"].where(~begins_with(frame["caused_by_op"], "FSDP"))
-    frame = frame.assign(parameters=pattern(frame["parameter"]), line=line)
+    frame = with_columns(frame, parameters=pattern(frame["parameter"]), line=line)
     result = tally(frame, KEYS, ("exposed_ns", "message_bytes", "wire_bytes"), context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     outermost = _outermost(frame, result.code)
@@ -180,7 +191,7 @@ def _watched_tolls(context: Context, needless_rows: pd.DataFrame) -> dict[tuple[
     if rows.empty:
         return {}
     line = rows["source"].where(~begins_with(rows["caused_by_op"], "FSDP"))
-    lines = tally(rows.assign(line=line), KEYS, ("exposed_ns",), numbers).lines
+    lines = tally(with_columns(rows, line=line), KEYS, ("exposed_ns",), numbers).lines
     tolls = {_key(group_line): group_line.figures["exposed_ns"] for group_line in lines}
     return {key: toll for key, toll in tolls.items() if toll is not None}
 

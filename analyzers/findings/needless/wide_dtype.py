@@ -12,7 +12,7 @@ from shardtoll.analyzers.context.compute_dtypes import Formats, formats
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.shared.layer_names import Names, pattern
-from shardtoll.analyzers.shared.tally import codes, keep, numbered, tally, text
+from shardtoll.analyzers.shared.tally import codes, keep, numbered, tally, text, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import GATHERERS
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, place, size, some_size
@@ -57,7 +57,7 @@ def wide(context: Context) -> pd.DataFrame:
     narrow_of = [_narrow(computed, subject) for subject in subjects[list(SUBJECT)].to_dict("records")]
     narrow = np.array([name for name, _ in narrow_of], dtype=object)[code]
     by_hand = np.array([hand for _, hand in narrow_of], dtype=bool)[code]
-    frame = frame.assign(narrow=pd.array(narrow, dtype="string"), by_hand=by_hand)
+    frame = with_columns(frame, narrow=pd.array(narrow, dtype="string"), by_hand=by_hand)
     elements = frame["message_bytes"].to_numpy(dtype=np.int64) // frame["dtype"].map(WIDTH).to_numpy(
         dtype=np.int64
     )
@@ -111,7 +111,8 @@ def _with_figures(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     wide_ns = frame["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     share = 1 - np.divide(narrow, wide_ns, out=np.full(len(wide_ns), np.nan), where=wide_ns > 0)
     saveable = np.floor(np.maximum(moving * share, 0))
-    filled: pd.DataFrame = frame.assign(
+    filled: pd.DataFrame = with_columns(
+        frame,
         saved_bytes=pd.array(np.array(saved, dtype=np.int64)[code], dtype="Int64"),
         narrow_floor_ns=_whole(narrow_floor),
         saveable_ns=_whole(saveable),
@@ -135,7 +136,7 @@ def find(context: Context) -> list[Finding]:
     frame = wide(context)
     if frame.empty:
         return []
-    frame = frame.assign(parameters=pattern(frame["parameter"]))
+    frame = with_columns(frame, parameters=pattern(frame["parameter"]))
     result = tally(frame, KEYS, VALUES, context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     patterns = Names(frame["parameters"], result.code)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import codes, keep
+from shardtoll.analyzers.shared.tally import codes, keep, with_columns
 from shardtoll.ledger import Group
 
 REDUCES: Final = ("all_reduce", "reduce_scatter")
@@ -69,7 +69,9 @@ def reductions(context: Context) -> pd.DataFrame:
         & ~frame["of_values"].fillna(False).astype(bool),
     )
     if frame.empty:
-        nothing: pd.DataFrame = frame.assign(name=pd.Series(dtype=object), over=pd.Series(dtype=object))
+        nothing: pd.DataFrame = with_columns(
+            frame, name=pd.Series(dtype=object), over=pd.Series(dtype=object)
+        )
         return nothing
     subject, subjects = pd.factorize(frame["parameter"])
     listed = [[name for name in str(text).split(", ") if not name.startswith("...")] for text in subjects]

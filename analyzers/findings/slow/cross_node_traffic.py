@@ -29,7 +29,7 @@ from shardtoll.analyzers.context.mesh_layouts import (
     spans,
 )
 from shardtoll.analyzers.findings.slow.nodes import Nodes, nodes_of
-from shardtoll.analyzers.shared.tally import begins_with, keep, tally
+from shardtoll.analyzers.shared.tally import begins_with, keep, tally, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Where
 from shardtoll.ledger.words.human import duration, size, some_time
@@ -168,7 +168,7 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
     seen = {int(group) for group in context.collectives["group_id"].dropna().unique()}
     seen_dims = {dims[group] for group in seen}
     frame = keep(frame[list(COLUMNS)], frame["group_id"].notna() & frame["message_bytes"].notna())
-    frame = frame.assign(dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
+    frame = with_columns(frame, dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
     frame["hideable"] = begins_with(frame["caused_by_op"], WRAPPER_CAUSES)
     traffic = {}
     for dim, number in numbers.items():

@@ -13,7 +13,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.roofline import Cost, ranks_per_host
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import codes, keep, numbered
+from shardtoll.analyzers.shared.tally import codes, keep, numbered, with_columns
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,7 +77,7 @@ def rows(context: Context) -> pd.DataFrame:
     frame = keep(frame, ~(sizes.transform("min") != sizes.transform("max")).fillna(False).astype(bool))
     over = (frame["transfer_ns"] - frame["expected_ns"]).clip(lower=0)
     moving = frame["transfer_ns"].where(frame["transfer_ns"] < frame["exposed_ns"], frame["exposed_ns"])
-    judged: pd.DataFrame = frame.assign(moving_ns=moving, over_ns=over.where(over < moving, moving))
+    judged: pd.DataFrame = with_columns(frame, moving_ns=moving, over_ns=over.where(over < moving, moving))
     return judged
 
 
@@ -96,7 +96,7 @@ def judged(context: Context) -> pd.DataFrame:
     if frame.empty:
         return frame
     code, first = codes(frame, ("match_id", "op"))
-    each = frame.assign(code=code)
+    each = with_columns(frame, code=code)
     transfer = each["transfer_ns"].to_numpy(dtype=np.float64)
     exposed = each["exposed_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     end = each["arrival_ns"].to_numpy(dtype=np.float64, na_value=np.nan) + each["duration_ns"].to_numpy(

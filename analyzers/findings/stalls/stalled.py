@@ -75,9 +75,10 @@ def lost(
     other tables tell of, in the steps `besides_in`; None: in those `timed`. `without`: ranks left out.
     """
     rows, steps = lost_rows(context, kind, besides, besides_in)
-    rows = keep(rows, ~rows["rank"].isin(without)).assign(all=0)
+    rows = keep(rows, ~rows["rank"].isin(without))
     if rows.empty or not context.step_ns:
         return []
+    rows = rows.assign(all=0)
     result = tally(rows, ("all", *columns), VALUES, steps)
     places = []
     for line in result.lines:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import keep, with_columns
 
 MOST_OF_IT: Final = 0.5
 """Part of the waiting for a rank that it must have slept longer than its peers."""
@@ -57,7 +57,7 @@ def _own_asleep_ns(context: Context) -> pd.DataFrame:
     rows = rows.dropna(subset=["asleep_ns", "exposed_comm_ns"])
     rows = keep(rows, ~_pairs(rows).isin(untold))
     own = (rows["asleep_ns"] - rows["exposed_comm_ns"]).astype("float64").clip(lower=0.0)
-    table: pd.DataFrame = rows.assign(own=own).pivot_table(index="step", columns="rank", values="own")
+    table: pd.DataFrame = with_columns(rows, own=own).pivot_table(index="step", columns="rank", values="own")
     return table
 
 

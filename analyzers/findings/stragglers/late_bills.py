@@ -17,7 +17,7 @@ from shardtoll.analyzers.findings.stragglers.late_asleep import slept_late
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import hidden
-from shardtoll.analyzers.shared.tally import Line, keep, tally
+from shardtoll.analyzers.shared.tally import Line, keep, tally, with_columns
 
 LEAST_SHARE: Final = 0.01
 """Share of the step that the waiting must cost."""
@@ -73,8 +73,8 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     if rows.empty:
         return rows, dear
     caused = caused_ns(context).reindex(rows.index, fill_value=0).to_numpy(dtype=np.int64)
-    rows = rows.assign(waited_ns=np.maximum(rows["waited_ns"].to_numpy(dtype=np.int64) - caused, 0))
-    rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)
+    rows = with_columns(rows, waited_ns=np.maximum(rows["waited_ns"].to_numpy(dtype=np.int64) - caused, 0))
+    rows = with_columns(rows, saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)
     culprits = named(context, rows)
     of_culprits = rows["late_rank"].isin(culprits) & (rows["late_ns"] >= LEAST_LATE_NS)
     parts = [(rank, keep(rows, of_culprits & (rows["late_rank"] == rank))) for rank in culprits]
@@ -99,7 +99,7 @@ def _of_origins(context: Context) -> list[Bill]:
     for origin in origins(context):
         rows = context.in_alike.loc[origin.caused_ns.index]
         rows = keep(rows, ~hidden(rows))[["step", "rank", "op", "match_id"]]
-        rows = rows.assign(waited_ns=origin.caused_ns.loc[rows.index], all=0)
+        rows = with_columns(rows, waited_ns=origin.caused_ns.loc[rows.index], all=0)
         rows = _without_experts(context, rows)
         for line in tally(context.shown(rows), ("all",), ("waited_ns",), context.timed).lines:
             if (context.share(line.figures["waited_ns"], context.timed) or 0.0) >= LEAST_SHARE:

@@ -14,7 +14,7 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.shared.tally import keep, text
+from shardtoll.analyzers.shared.tally import keep, text, with_columns
 from shardtoll.ledger import Where
 
 EXPLAINS: Final = 0.5
@@ -80,8 +80,8 @@ def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     calls = calls.drop(columns=["exposed_ns"]).rename(columns={"issue_ns": "issued_ns"})
     marks = [
         computes,
-        calls.assign(start_ns=calls["issued_ns"], duration_ns=0),
-        calls.assign(start_ns=blocked_from_ns, duration_ns=blocked_ns, blocked=True),
+        with_columns(calls, start_ns=calls["issued_ns"], duration_ns=0),
+        with_columns(calls, start_ns=blocked_from_ns, duration_ns=blocked_ns, blocked=True),
         steps[["step", "rank", "start_ns"]].assign(op=BEGIN, duration_ns=0),
         steps[["step", "rank"]].assign(start_ns=end_ns, op=END, duration_ns=0),
     ]
@@ -96,7 +96,7 @@ def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     before = of[list(SIDES)].shift().rename(columns={name: f"before_{name}" for name in SIDES})
     gaps = frame.join(before).assign(gap=True, time_ns=gap.clip(lower=0))
     gaps = keep(gaps, gap.notna())
-    worked = keep(frame.assign(gap=False, time_ns=frame["duration_ns"]), frame["blocked"].isna())
+    worked = keep(with_columns(frame, gap=False, time_ns=frame["duration_ns"]), frame["blocked"].isna())
     both = pd.concat([gaps, worked], ignore_index=True)
     both = keep(both[["step", "rank", "time_ns", *PIECE, "source"]], both["time_ns"] > 0)
     filled: pd.DataFrame = both.fillna(dict.fromkeys(PIECE[1:], ""))

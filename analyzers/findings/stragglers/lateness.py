@@ -12,7 +12,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.fill import CLOCK_SLACK_NS
 from shardtoll.analyzers.context.peers import ROOTED, SYNCHRONISING
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import keep, with_columns
 
 COLUMNS: Final = (
     *("step", "rank", "op", "group_id", "match_id", "implicit", "placements_from"),
@@ -62,7 +62,8 @@ def waits(context: Context) -> pd.DataFrame:
     )
     # Medians are floats, which hold small numbers only: count from the last arrival.
     behind = pd.Series(ahead, dtype=np.int64).groupby(match).transform("median")
-    waited: pd.DataFrame = frame.assign(
+    waited: pd.DataFrame = with_columns(
+        frame,
         late_rank=frame["last_rank"].to_numpy(dtype=np.int64),
         late_ns=frame["after_ns"].to_numpy(dtype=np.int64),
         behind_ns=behind.to_numpy().round().astype(np.int64),
@@ -123,7 +124,7 @@ def at_the_start(rows: pd.DataFrame, steps: Collection[int]) -> bool:
     There ranks may only have begun to record at different moments.
     """
     once = late_to(rows).sort_values("arrival_ns", kind="stable")
-    once = once.assign(waited_ns=once["waited_ns"].where(once["step"].isin(steps), 0))
+    once = with_columns(once, waited_ns=once["waited_ns"].where(once["step"].isin(steps), 0))
     first = once.groupby("group_id", dropna=False)["waited_ns"].first().sum()
     return bool(first > once["waited_ns"].sum() / 2)
 
@@ -143,7 +144,9 @@ def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
     began = context.clocks.corrected(
         leadups["rank"].to_numpy(dtype=np.int64), leadups["since_ns"].to_numpy(dtype=np.int64)
     )
-    calls = leadups.assign(began_ns=began)[["rank", "index", *CAUSES, "phase", "module", "op", "op_ns"]]
+    calls = with_columns(leadups, began_ns=began)[
+        ["rank", "index", *CAUSES, "phase", "module", "op", "op_ns"]
+    ]
     joined = keyed.merge(calls, on=["rank", "index"], how="inner")
     is_late = (joined["rank"] == joined["late_rank"]).to_numpy(dtype=bool)
     causes = list(CAUSES)
@@ -152,5 +155,5 @@ def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
     others = joined[~is_late].groupby("match_id")[causes].median()
     late = keep(joined, is_late).set_index("match_id")
     late = keep(late, late.index.isin(others.index))
-    longer: pd.DataFrame = late.assign(**(late[causes] - others.loc[late.index]))
+    longer: pd.DataFrame = with_columns(late, **(late[causes] - others.loc[late.index]))
     return longer

@@ -6,6 +6,7 @@ from typing import Final
 
 from shardtoll.analyzers.context.clocks import Clock
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, ranks
 from shardtoll.ledger.words.human import plural as times
@@ -72,7 +73,7 @@ def _evidence(clock: Clock) -> tuple[Evidence, ...]:
 
 
 def _unknown(context: Context) -> list[Finding]:
-    frame = context.collectives[context.collectives["skew_ns"].notna()]
+    frame = keep(context.collectives, context.collectives["skew_ns"].notna())
     if frame.empty:
         return []
     count = int(frame["match_id"].nunique())

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import keep, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks
@@ -41,11 +41,14 @@ def blurred(context: Context) -> pd.DataFrame:
 
 def _marked(context: Context, counts: pd.DataFrame) -> pd.DataFrame:
     rows = keep(counts, counts["issued"] != counts["recorded"])
+    if rows.empty:
+        none_marked: pd.DataFrame = with_columns(rows, unseen=np.zeros(0, dtype=bool))
+        return none_marked
     steps = context.step_rows
     watched = set(steps.loc[steps["level"] == "watch", ["step", "rank"]].itertuples(index=False, name=None))
     only_watched = [pair in watched for pair in zip(rows["step"], rows["rank"], strict=True)]
     fewer = (rows["recorded"] < rows["issued"]).to_numpy(dtype=bool)
-    marked: pd.DataFrame = rows.assign(unseen=np.array(only_watched, dtype=bool) & fewer)
+    marked: pd.DataFrame = with_columns(rows, unseen=np.array(only_watched, dtype=bool) & fewer)
     return marked
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.held import is_gloo
-from shardtoll.analyzers.shared.tally import number
+from shardtoll.analyzers.shared.tally import keep, number
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks, runs, some_size
@@ -111,6 +111,8 @@ def find(context: Context) -> list[Finding]:
             )
         )
     for kind, did in NOTICES.items():
+        if kind not in kinds:
+            continue
         rows = context.notices[context.notices["kind"] == kind]
         if rows.empty or (kind == "no-kernels" and _on_cpus(context)):
             # A job on CPUs has no device whose work could be missing.
@@ -173,7 +175,7 @@ def _on_cpus(context: Context) -> bool:
 
 def _torn(context: Context) -> list[Finding]:
     """Collectives whose times contradict each other although the ranks share a clock."""
-    rows = context.collectives[context.collectives["torn"]]
+    rows = keep(context.collectives, context.collectives["torn"])
     if rows.empty:
         return []
     count = int(rows["match_id"].nunique())
@@ -195,7 +197,7 @@ def _open(context: Context) -> list[Finding]:
     """Collectives of traces that nothing tells the counterparts of."""
     if len(context.ledger.run.ranks_seen) < 2:
         return []
-    rows = context.collectives[context.matches.rows["open"].to_numpy(dtype=bool)]
+    rows = keep(context.collectives, context.matches.rows["open"])
     if rows.empty:
         return []
     return [
@@ -264,7 +266,7 @@ def _watched(context: Context) -> list[Finding]:
 
 
 def _outside(context: Context) -> list[Finding]:
-    frame = context.collectives[~context.collectives["step"].isin(context.steps)]
+    frame = keep(context.collectives, ~context.collectives["step"].isin(context.steps))
     if context.ledger.run.source == "live":
         # A program sends set-up once, before its first step: no step misses it.
         frame = frame[~_set_up(context, frame)]
@@ -294,7 +296,7 @@ def _set_up(context: Context, frame: pd.DataFrame) -> pd.Series[bool]:
 
 def _untimed(context: Context) -> list[Finding]:
     frame = context.in_steps
-    untimed = frame[frame["exposed_ns"].isna()]
+    untimed = keep(frame, frame["exposed_ns"].isna())
     if untimed.empty:
         return []
     return [

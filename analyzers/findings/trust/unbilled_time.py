@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
@@ -42,13 +43,16 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     that a late rank is idle longer than others, by its straggler finding. None for a rank whose steps nothing
     divides: most of a watched step is then unattributed by design.
     """
-    surveyed, parted = _by_rank(context.surveyed_rows), _by_rank(context.parts_rows)
+    parts = context.parts_rows
+    parted = _duration_ns(parts)
     # Of watched steps those count that tell their waits, where there are any.
-    rows = {**_by_rank(context.timed_rows), **_by_rank(context.told_rows), **parted}
-    rank = max(sorted(rows), key=lambda each: float(rows[each]["duration_ns"].mean()), default=None)
-    if rank is None or rank not in parted or rank not in surveyed:
+    lasted = {**_duration_ns(context.timed_rows), **_duration_ns(context.told_rows), **parted}
+    rank = max(sorted(lasted), key=lambda each: lasted[each], default=None)
+    surveyed = int((context.surveyed_rows["rank"] == rank).sum())
+    if rank is None or rank not in parted or not surveyed:
         return None
-    mean = {name: float(parted[rank][name].mean()) for name in _PARTS}
+    of_rank = keep(parts, parts["rank"] == rank)
+    mean = {name: float(of_rank[name].mean()) for name in _PARTS}
     stalls = keep(context.stalls_in_steps, context.stalls_in_steps["step"].isin(context.surveyed))
     kinds = {
         IDLE_BILLS[finding.kind]
@@ -56,7 +60,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
         if finding.kind in IDLE_BILLS and rank in finding.ranks
     }
     billed = keep(stalls, (stalls["rank"] == rank) & stalls["kind"].isin(kinds))
-    lost = billed.groupby("kind")["lost_ns"].sum() / len(surveyed[rank])
+    lost = billed.groupby("kind")["lost_ns"].sum() / surveyed
     known = {kind: float(lost.get(kind, 0)) for kind in kinds}
     for finding in findings:
         kind = IDLE_BILLS.get(finding.kind, "")
@@ -71,7 +75,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None
     idle = idle_ns >= unattributed_ns
-    did = host_code.most(keep(stalls, stalls["rank"] == rank), len(surveyed[rank])) if idle else None
+    did = host_code.most(keep(stalls, stalls["rank"] == rank), surveyed) if idle else None
     if did is None or did.mean_ns < host_code.TELLING * time_ns:
         return Unbilled(rank, time_ns, step_ns, idle=idle)
     name, doing_ns = did.name or None, min(did.mean_ns, time_ns)
@@ -104,5 +108,9 @@ def _late_ns(findings: Sequence[Finding], rank: int, billed: set[str]) -> float:
     )
 
 
-def _by_rank(step_rows: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    return {int(str(rank)): rows for rank, rows in step_rows.groupby("rank")}
+def _duration_ns(step_rows: pd.DataFrame) -> dict[int, float]:
+    """Return rank -> how long its mean step took."""
+    lasted, rank = (step_rows[name].to_numpy(dtype=np.int64) for name in ("duration_ns", "rank"))
+    ranks, places = np.unique(rank, return_inverse=True)
+    means = np.bincount(places, weights=lasted) / np.bincount(places)
+    return dict(zip(ranks.tolist(), means.tolist(), strict=True))

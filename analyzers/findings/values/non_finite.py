@@ -35,10 +35,10 @@ def find(context: Context) -> list[Finding]:
     used = keep(optimizers, optimizers["non_finite"] == "input")
     written = keep(optimizers, optimizers["non_finite"] == "output")
     losses = _losses(context, optimizers)
-    sources = [frame[["step", "rank"]] for frame in (gradients, parameters, used, written, losses)]
-    every = pd.concat([frame.astype("int64") for frame in sources], ignore_index=True)
-    if every.empty:
+    sources = (gradients, parameters, used, written, losses)
+    if all(frame.empty for frame in sources):
         return []
+    every = pd.concat([frame[["step", "rank"]].astype("int64") for frame in sources], ignore_index=True)
     first_step = int(every["step"].min())
     ranks = tuple(sorted(int(rank) for rank in every["rank"].unique()))
     names = list(dict.fromkeys([*gradients["name"].astype(str), *parameters["name"].astype(str)]))

@@ -63,6 +63,9 @@ def idle_until(frame: pd.DataFrame, leadups: pd.DataFrame) -> pd.Series[int]:
     `frame` has the collectives' rank and group_id. While one runs nothing is idle, so that it ends with what
     it began with. If lead-ups are not on record, no idle time is known: all is 0.
     """
+    if leadups.empty:
+        never: pd.Series[int] = pd.Series(0, index=frame.index, dtype="int64")
+        return never
     place = frame.groupby("rank").cumcount()
     keyed = frame[["rank", "group_id"]].assign(index=place)
     # A damaged file may hold two lead-ups of one collective.

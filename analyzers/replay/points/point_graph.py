@@ -25,10 +25,19 @@ from shardtoll.analyzers.replay.points.own_time import blocked, blocked_until, i
 from shardtoll.analyzers.replay.points.point_order import in_order
 from shardtoll.analyzers.replay.points.sends import delivered
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import keep, with_columns
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+COLUMNS: Final = (
+    *("step", "rank", "op", "root", "match_id", "issue_ns", "start_ns"),
+    *("arrival_ns", "duration_ns", "exposed_ns", "wait_ns", "root_place"),
+)
+"""Read of a collective; messages between hosts have the same columns."""
+
+OF_STEPS: Final = ("step", "rank", "start_ns", "duration_ns", "idle_ns")
+"""Read of a rank's step."""
 
 MOST_BEYOND: Final = 0.01
 """By this share of its duration after its end a collective shows that a step holds time it does not count."""
@@ -106,15 +115,15 @@ def long_graphs(context: Context) -> tuple[Graph, ...]:
 
 
 def _graphs(context: Context, most_rows: int, between_hosts: pd.DataFrame | None = None) -> tuple[Graph, ...]:
-    frame = context.in_alike
+    frame = context.in_alike[list(COLUMNS)]
     timed = frame["arrival_ns"].notna() & frame["duration_ns"].notna() & frame["exposed_ns"].notna()
     if frame.empty or not timed.all():
         # A collective without times holds up nobody knows whom.
         return ()
     # Lead-ups count all of a rank's collectives, those outside steps too.
     idle = idle_until(context.collectives, context.leadups).reindex(frame.index)
-    frame = frame.assign(idle_until_ns=idle.to_numpy(dtype=np.int64))
-    step_rows = context.step_rows.set_index(["step", "rank"])
+    frame = with_columns(frame, idle_until_ns=idle.to_numpy(dtype=np.int64))
+    step_rows = context.step_rows[list(OF_STEPS)].set_index(["step", "rank"])
     made: list[Graph] = []
     torn: list[Graph] = []
     rows_left = most_rows
