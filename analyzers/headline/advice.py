@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.ledger import Finding
-from shardtoll.ledger.records.one_cause import OWN_REASONS, of_late_launches
+from shardtoll.ledger.records.one_cause import of_late_launches, of_own_reason
 
 WIDTH: Final = 194
 """Characters of the whole sentence: two lines of 100 columns."""
@@ -112,17 +112,12 @@ def best_of(findings: Sequence[Finding], kinds: Collection[str]) -> int | None:
 
 
 def own_reason(findings: Sequence[Finding], rank: int) -> int | None:
-    """Return the place of a finding of this rank alone that stands above its lateness; None without one.
+    """Return the place of a finding of this rank alone that costs most of what others wait for it; None if none.
 
     A host that reads values, fetches batches or writes checkpoints on one rank only is why that rank is late.
     """
-    for place, finding in enumerate(findings):
-        if finding.ranks == (rank,) and finding.toll_ns:
-            if finding.kind == "straggler":
-                return None
-            if finding.kind in OWN_REASONS:
-                return place
-    return None
+    pair = of_own_reason(findings)
+    return pair[0] if pair is not None and findings[pair[0]].ranks == (rank,) else None
 
 
 def launching(findings: Sequence[Finding], place: int | None) -> bool:

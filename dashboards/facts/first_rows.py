@@ -102,7 +102,8 @@ def noise(report: Report) -> Callable[[Finding], bool]:
     error_ns = summary.parts_error_ns(report) or 0.0
 
     def is_noise(finding: Finding) -> bool:
-        if finding.severity != "info" or finding.toll_ns is None:
+        if finding.severity != "info" or finding.toll_ns is None or finding.figure("ranks_of_equal_data"):
+            # Equal batches teach nothing new, however little time they take.
             return False
         divided = finding.family in DIVIDED and not _is_timed(finding)
         return finding.toll_ns < (max(least_ns, error_ns) if divided else least_ns)

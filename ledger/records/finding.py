@@ -372,13 +372,12 @@ _CONSEQUENCES: Final = {"wrong-gradient": 1, "replica-drift": 2}
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return errors, then warnings, then infos; each by what fixing it saves, the most first, unknown ones
-    last: by its predicted saving if that is replayed, else by its toll, which bounds it.
+    """Return errors, then warnings, then infos; each by its toll, the most first, unknown ones last.
 
-    Errors of equal cost begin with the cause of others: a parameter that was never synchronised has a wrong
-    gradient, and its replicas drift. Of others that cost the same the fix that saves more comes first; equal
-    ones stay as they came. An info may cost more than a
-    warning: it is not known to be anybody's fault.
+    The toll is the figure that stands on every line, so a reader sees the order. Errors of equal cost begin
+    with the cause of others: a parameter that was never synchronised has a wrong gradient, and its replicas
+    drift. Of others that cost the same the fix that saves more comes first; equal ones stay as they came. An
+    info may cost more than a warning: it is not known to be anybody's fault.
     """
     return tuple(
         sorted(
@@ -386,7 +385,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
                 finding.toll_ns is None,
-                -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
+                -(finding.toll_ns or 0),
                 _CONSEQUENCES.get(finding.kind, 0),
                 -(finding.saving_ns or 0),
             ),
