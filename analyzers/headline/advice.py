@@ -112,7 +112,7 @@ def best_of(findings: Sequence[Finding], kinds: Collection[str]) -> int | None:
 
 
 def own_reason(findings: Sequence[Finding], rank: int) -> int | None:
-    """Return the place of a finding of this rank alone that costs most of what others wait for it; None if none.
+    """Return the place of a finding of this rank alone that costs most of what others wait for; None if none.
 
     A host that reads values, fetches batches or writes checkpoints on one rank only is why that rank is late.
     """

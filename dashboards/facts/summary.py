@@ -51,6 +51,8 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
     It is `only one surveyed` of one step: nothing was averaged. `brief`: without how they were divided.
     """
     every, surveyed = step_count(report), surveyed_count(report)
+    if unmarked(report):
+        return "whole recording" if brief else "the whole recording, as it marks no steps"
     if surveyed == every:
         return _mean_of(every, "step", brief=brief)
     times = rank_times(report)
@@ -78,6 +80,24 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
             " (all but exposed comm is unattributed)",
         )
     return mean if brief else mean + more
+
+
+def unmarked(report: Report) -> bool:
+    """Return whether a trace marks no steps, so that start-up and all steps are one."""
+    return (
+        report.run.source == "trace"
+        and "no-steps" in pc.unique(report.tables["notices"].column("kind")).to_pylist()
+    )
+
+
+def no_marks(report: Report) -> str | None:
+    """Return what figures of a trace without marked steps are of, and what to do; None if it has them."""
+    if not unmarked(report):
+        return None
+    mark = (
+        "put record_function around each pass" if report.run.workload == "inference" else "call prof.step()"
+    )
+    return f"No steps are marked: figures are of the whole recording, start-up included; {mark}"
 
 
 def _mean_of(count: int, kind: str, *, brief: bool) -> str:

@@ -1,4 +1,4 @@
-"""Warnings that are no alarm: their fix saves hardly anything, or their time is less than the parts may be off."""
+"""Warnings that are no alarm: their fix saves hardly anything, or their time is within the parts' error."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def as_infos(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ..
     error_ns = _error_ns(context)
     return ranked(
         replace(finding, severity="info")
-        if finding.severity == "warning"
-        and (_saves_little(context, finding) or _is_noise(finding, error_ns))
+        if finding.severity == "warning" and (_saves_little(context, finding) or _is_noise(finding, error_ns))
         else finding
         for finding in findings
     )
@@ -48,6 +47,6 @@ def _is_noise(finding: Finding, error_ns: float) -> bool:
 
 
 def _error_ns(context: Context) -> float:
-    """Return how far compute and idle time per step may be off, on the worst rank; 0 if they were measured."""
+    """Return how far compute and idle time per step may be off, on the worst rank; 0 if measured."""
     rows = context.parts_rows.dropna(subset=["parts_error_ns"])
     return float(rows.groupby("rank")["parts_error_ns"].mean().max()) if len(rows) else 0.0

@@ -130,7 +130,7 @@ def test_what_a_late_rank_alone_does_says_why_it_is_late():
     assert own_reason(of_rank, 2) is None
     # Its place says nothing, but of less than half of the waiting it is another matter.
     assert own_reason(of_rank[::-1], 3) == 1
-    assert own_reason([replace(of_rank[0], toll_ns=4), of_rank[1]], 3) is None
+    assert own_reason([replace(of_rank[0], toll_ns=4, saving_ns=None), of_rank[1]], 3) is None
     assert own_reason([replace(made("host-sync", 9), ranks=(2, 3)), of_rank[1]], 3) is None
 
 
