@@ -52,7 +52,7 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
     """
     every, surveyed = step_count(report), surveyed_count(report)
     if unmarked(report):
-        return "whole recording" if brief else "the whole recording, as it marks no steps"
+        return "whole recording" if brief else "the whole recording"
     if surveyed == every:
         return _mean_of(every, "step", brief=brief)
     times = rank_times(report)
@@ -94,10 +94,10 @@ def no_marks(report: Report) -> str | None:
     """Return what figures of a trace without marked steps are of, and what to do; None if it has them."""
     if not unmarked(report):
         return None
-    mark = (
-        "put record_function around each pass" if report.run.workload == "inference" else "call prof.step()"
-    )
-    return f"No steps are marked: figures are of the whole recording, start-up included; {mark}"
+    head = "No steps are marked: figures are of the whole recording"
+    if report.run.workload == "inference":
+        return f"{head}; put record_function around each pass"
+    return f"{head}, start-up included; call prof.step()"
 
 
 def _mean_of(count: int, kind: str, *, brief: bool) -> str:

@@ -42,7 +42,7 @@ NOTICES: Final = {
 FILES: Final = {"file-unreadable": "file", "file-left-out": "path"}
 """Kinds that are of files or folders, one text each, and of no rank that was seen."""
 
-MINOR: Final = ("launches-unseen", "rank-from-name", "rank-assumed", "sizes-unknown")
+MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "rank-assumed", "sizes-unknown")
 """Kinds that leave the rest of the bill as good as it was."""
 
 REMEDIES: Final = {

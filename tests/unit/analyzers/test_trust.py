@@ -218,10 +218,10 @@ class TestIncomplete:
         assert evidence(finding) == {"rank-incomplete": "killed"}
 
     def test_what_a_reader_of_traces_says_is_told_in_one_finding_a_kind(self):
-        kinds = ["no-steps", "no-kernels", "world-size-unknown", "groups-unknown"]
+        kinds = ["no-kernels", "world-size-unknown", "groups-unknown"]
         kinds += ["file-unreadable", "file-cut", "file-left-out", "steps-differ", "clock-unknown"]
         # What leaves the bill as good as it was comes last.
-        kinds += ["sizes-unknown", "launches-unseen", "rank-from-name"]
+        kinds += ["no-steps", "sizes-unknown", "launches-unseen", "rank-from-name"]
         notices = [Notice(rank, kind, f"{kind} of {rank}") for kind in kinds for rank in (0, 1)]
         findings = found("incomplete-input", notices=notices, run=run_of(backend="nccl"))
         assert [finding.evidence[0].label for finding in findings] == kinds

@@ -71,7 +71,7 @@ def test_a_trace_without_marked_steps_says_so_above_its_figures() -> None:
     lines = shown(unmarked, 100).splitlines()
     bars = next(place for place, line in enumerate(lines) if line.startswith("whole recording: "))
     assert said in lines[:bars]
-    assert summary.mean_of(unmarked) == "the whole recording, as it marks no steps"
+    assert summary.mean_of(unmarked) == "the whole recording"
     serving = summary.no_marks(of(Notice(0, "no-steps", "t"), workload="inference"))
     assert serving is not None
     assert serving.endswith("; put record_function around each pass")
