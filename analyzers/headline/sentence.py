@@ -112,7 +112,7 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     if said.also is not None:
         advice, order = ends_of_both(findings, (said.advice, said.also)), ()
     elif said.because is not None:
-        number, order = said.because + 1, orders(findings, said.because)
+        number, order = said.because + 1, order or orders(findings, said.because)
         advice = (f"its reason is finding {number} ({findings[said.because].kind})", f"see finding {number}")
     base = after(lead(context), said.base)
     first = f"{base}{next(filter(None, said.more), '')}" if said.needed else base

@@ -13,7 +13,7 @@ from shardtoll.dashboards.facts.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.first_rows import DIVIDED, LEAST_SHARE, Row, worth_showing
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
-from shardtoll.ledger import Finding, Remedy, Report
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.one_cause import of_late_launches
 from shardtoll.ledger.words import human
 
@@ -280,7 +280,7 @@ def remedy(finding: Finding, room: int = CLAUSE) -> str:
     """
     if finding.remedy is None:
         return finding.title
-    effort = _effort(finding.remedy)
+    effort = _effort(finding.remedy.effort, finding.remedy.code or "", finding.remedy.text)
     first = finding.remedy.text.partition(". ")[0].rstrip(".")
     for mark in (": ", " (", ", and ", ", as ", ", ", " and "):
         head = first.partition(mark)[0]
@@ -289,10 +289,10 @@ def remedy(finding: Finding, room: int = CLAUSE) -> str:
     return f"{first}{effort}"
 
 
-def _effort(remedy: Remedy) -> str:
+def _effort(effort: str | None, code: str, text: str) -> str:
     """Return ` (a flag: broadcast_buffers=False)`: a small fix with the argument that its code sets."""
-    if remedy.effort is None:
+    if effort is None:
         return ""
-    argument = _ARGUMENT.search(remedy.code or "") if remedy.effort in _SMALL else None
-    named = "" if argument is None or f"{argument[1]}=" in remedy.text else f": {argument[0]}"
-    return f" ({remedy.effort}{named})"
+    argument = _ARGUMENT.search(code) if effort in _SMALL else None
+    named = "" if argument is None or f"{argument[1]}=" in text else f": {argument[0]}"
+    return f" ({effort}{named})"

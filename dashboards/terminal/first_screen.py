@@ -36,7 +36,7 @@ _LEAST_PLACES: Final = (30, 14, 14)
 where a file's name and its line have no room."""
 _INDENT: Final = 5 * " "
 _MOST_RUNS: Final = 3
-"""Commas up to which findings that are not shown are named by their numbers."""
+"""Commas up to which findings without a row are named by their numbers."""
 _PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
 
 

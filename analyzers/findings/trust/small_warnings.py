@@ -10,7 +10,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.ledger import KINDS, Finding, ranked
 
 LEAST_SHARE: Final = 0.01
-"""Part of a step that a replayed fix must save for its finding to warn."""
+"""Part of a step from which the saving of a replayed fix is worth a warning."""
 WHO: Final = ("straggler",)
 """Kinds that say who is at fault: the fix of one rank may save nothing until another one is fixed too."""
 DIVIDED: Final = ("compute", "schedule")
