@@ -22,6 +22,7 @@ from shardtoll.analyzers.findings.replicas.remedies import wrapped
 from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
 from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
 from shardtoll.analyzers.findings.trust.overlaps import overlaps
+from shardtoll.analyzers.findings.trust.small_warnings import as_infos
 from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.headline.op_traffic import op_traffic
@@ -168,7 +169,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     """
     context = context_of(ledger, fabric)
     ledger, fabric = context.ledger, context.fabric
-    findings = with_savings(context, findings_of(context))
+    findings = as_infos(context, with_savings(context, findings_of(context)))
     path, twice = foreseen(context, findings), overlaps(context, findings)
     return Report(
         run=ledger.run,

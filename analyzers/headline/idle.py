@@ -23,6 +23,9 @@ IDLE_SHARE: Final = 0.2
 communication costs."""
 
 MORE: Final = 3.0
+MOST: Final = 0.5
+"""Share of all ranks' steps from which idle time leads already if it is `TWICE` what communication costs."""
+TWICE: Final = 2.0
 ALMOST: Final = 0.75
 """Share of idle time from which one reason is said to be all of it."""
 
@@ -107,7 +110,7 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
     Over watched steps, if surveyed ones show how they divide; else over the surveyed ones.
     """
     share_idle, comm_share = _shares(context)
-    if share_idle < IDLE_SHARE or share_idle < MORE * comm_share:
+    if share_idle < IDLE_SHARE or share_idle < (TWICE if share_idle >= MOST else MORE) * comm_share:
         return None
     steps, stalls = context.parts_rows, context.stalls_in_steps
     idle = float(context.surveyed_rows["idle_ns"].sum())
@@ -140,7 +143,10 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         head, hint = (UNTOLD, UNTOLD_HINT) if watched else (SURVEYED, SURVEYED_HINT)
         return f"{head}: {fact}; {hint}", ()
     if in_part:
-        fact += f", {percent(lost_by_kind[most] / idle)} of that for this reason"
+        # One rank's part is the toll of its finding; of several it is a mean, which would be a second figure.
+        part = lost_by_kind[most] / idle
+        of_it = duration(part * float(worst["idle_ns"])) if len(mean) == 1 else percent(part)
+        fact += f", {of_it} of that for this reason"
     did = _by_code(context, mean.index[row], float(worst["idle_ns"])) if advise is ADVISE else None
     if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
         # The step that the bars show holds the recording.

@@ -91,6 +91,9 @@ _NO_STEP: Final = f"{_CANNOT}, as no step records exposed communication"
 LATE: Final = ("straggler",)
 """Kinds of the findings whose remedy ends the sentence."""
 
+MOST_OF_WAIT: Final = 0.8
+"""Part of the waiting from which what a late rank does longer is all of it."""
+
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that part of their floor refute it: what is expected says nothing then."""
 
@@ -109,7 +112,8 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     if said.also is not None:
         advice, order = ends_of_both(findings, (said.advice, said.also)), ()
     elif said.because is not None:
-        advice = ends_of_both(findings, (said.advice, said.because))
+        number, order = said.because + 1, order or orders(findings, said.because)
+        advice = (f"its reason is finding {number} ({findings[said.because].kind})", f"see finding {number}")
     base = after(lead(context), said.base)
     first = f"{base}{next(filter(None, said.more), '')}" if said.needed else base
     # An order leaves details out, but not the first of them: it is what the verdict rests on.
@@ -266,7 +270,7 @@ def _small(context: Context, share: float) -> str:
         return f"{_CANNOT}, as {doubt}: {_brief(context, share)}"
     compute = _compute(context)
     if context.collectives.empty and share == 0:
-        return f"No communication on record{f': {compute}' if compute else ''}"
+        return f"No communication is on record{f'; {compute}' if compute else ''}"
     also = f"; {compute}" if compute else ""
     if context.ledger.run.is_forecast:
         # No other rank is played, so none can be late.
@@ -407,9 +411,11 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
         who = origin_cause.clause(slow[0])
-        why = origin_cause.why(context, slow[0])
+        why = origin_cause.why(context, slow[0], figures=False)
+        longer = slow[0].before_ns - slow[0].without_ns
+        by = f", by {duration(longer)} per step" if slow[0].steady and longer > 0 else ""
         place = first_of(findings, LATE, slow[0].rank)
-        blamed = f"R{who[1:]}{also}: {why}; the network is not at fault"
+        blamed = f"R{who[1:]}{by}{also}: {why}; the network is not at fault"
         return Said(blamed, (f"; {brief}", *more), place)
     rows = waits(context)
     culprits = slept or (named(context, rows) if not rows.empty else [])
@@ -435,17 +441,23 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     # An order says why the rank is late, if there is room for one.
     taken = len(base) + len(brief) + 5
     unsaid = own is None and not any(taken + len(order) <= WIDTH for order in orders(findings, place))
-    why = _why(context, culprit, late) if unsaid and not uncertain(context, late) else ""
+    why = _why(context, culprit, late, most) if unsaid and not uncertain(context, late) else ""
     return Said(base, (f"; {brief}", why, *more), place, because=own)
 
 
-def _why(context: Context, rank: int, late: pd.DataFrame) -> str:
-    """Return `; rank 1 spends 403 ms longer outside operators`; empty if nothing tells why it is late."""
+def _why(context: Context, rank: int, late: pd.DataFrame, waited_ns: float) -> str:
+    """Return `; meanwhile rank 1 is outside operators`; empty if nothing tells why it is late.
+
+    A second figure for the same time is said only if it is much less than the waiting: then it is a part.
+    """
     cause = cause_of(context, late)
     if cause.part is None or cause.part not in cause.more_ns:
         return ""
     words = late_remedies.words(cause.part, on_cpu=host_computes(context)).partition(" (")[0]
-    return f"; rank {rank} spends {duration(cause.more_ns[cause.part])} longer {words}"
+    more_ns = cause.more_ns[cause.part]
+    if more_ns >= MOST_OF_WAIT * waited_ns:
+        return f"; meanwhile rank {rank} spends longer {words}"
+    return f"; rank {rank} spends {duration(more_ns)} of that {words}"
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:

@@ -9,11 +9,11 @@ from shardtoll.ledger.words.human import plural
 
 def step_word(context: Context) -> str:
     """Return `step`; of inference `decode step`, `prefill step` or `mixed step` if all are, else `inference
-    step`; `recording` if inference marks no steps."""
-    if not context.serves:
-        return "step"
+    step`; `recording` if no steps are marked."""
     if "no-steps" in set(context.notices["kind"]):
         return "recording"
+    if not context.serves:
+        return "step"
     served = context.timed_rows["serves"]
     same = served.notna().all() and served.nunique() == 1
     return f"{text(served.iloc[0]) if same else 'inference'} step"

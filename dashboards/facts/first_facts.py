@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +23,11 @@ CLAUSE: Final = 94
 LEAST_WORDS: Final = 4
 LEAST_LATE: Final = 0.05
 """Part of a step that others must wait for a rank before information on it marks the rank."""
+_SMALL: Final = ("a flag", "one line")
+_ARGUMENT: Final = re.compile(
+    r"(?<![\w.])([a-z_]\w*)=(?:True|False|\"[^\"]*\"|\d[\w. *]*(?:\([^()]*\))?)(?=[,)])"
+)
+"""An argument of a call that is set to a value, as `num_workers=4`."""
 _BETWEEN: Final = "outside the model"
 _BEYOND: Final = {"hidden": "overlapped", "left out": "removed"}
 """How a saving can be more than toll less floor: the transfer overlaps compute, or is removed."""
@@ -183,7 +189,10 @@ def figures(finding: Finding, error_ns: float | None = None, saved_with: int | N
         known["saving"] = known["saving"] if saved_with is None else f"saving: with finding {saved_with}"
     beyond = "" if finding.beyond_floor is None else f" ({_BEYOND[finding.beyond_floor]})"
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
+        # A saving as large would be read as a second figure, and it is the same noise.
         known["toll"] = f"{known['toll']} (within noise)"
+        if finding.saving_ns == finding.toll_ns:
+            return [known["toll"] for _ in figure_names(finding)]
     return [
         " · ".join(known[name] for name in names) + (beyond if "floor" in names else "")
         for names in figure_names(finding)
@@ -213,11 +222,21 @@ def saved_with(report: Report, number: int) -> int | None:
 
 
 def more_like(row: Row) -> str | None:
-    """Return which findings share the row of the first; None if it stands alone. Each has its own figures."""
-    if not row.more:
-        return None
-    word = "finding" if len(row.more) == 1 else "findings"
-    return f"{len(row.more)} more like it ({word} {human.runs(row.numbers[1:])})"
+    """Return which findings share the row of the first; None if it stands alone. Each has its own figures.
+
+    Errors that it causes are named by their kinds: they go with it.
+    """
+    said = []
+    if row.more:
+        numbers = row.numbers[1 : 1 + len(row.more)]
+        word = "finding" if len(row.more) == 1 else "findings"
+        said.append(f"{len(row.more)} more like it ({word} {human.runs(numbers)})")
+    if row.follow:
+        numbers = tuple(number for _, each in row.follow for number in each)
+        kinds = " and ".join(kind for kind, _ in row.follow)
+        word, verb = ("finding", "is") if len(numbers) == 1 else ("findings", "are")
+        said.append(f"{word} {human.runs(numbers)} ({kinds}) {verb} its consequence")
+    return "; ".join(said) or None
 
 
 def place(finding: Finding, report: Report) -> str:
@@ -230,7 +249,15 @@ def place(finding: Finding, report: Report) -> str:
     if finding.kind == "straggler":
         where = "other waits" if _one_is_late(report) else where
         some = "late rank changes" if some is None else f"late rank changes: {some}"
-    return where if some is None else f"{where}, {some}"
+    return where if some is None else f"{where}, {some}{_rest_of_launches(finding, report)}"
+
+
+def _rest_of_launches(finding: Finding, report: Report) -> str:
+    """Return ` (rank 3: finding 2)` if the rank that launches latest has a line of its own."""
+    linked = of_late_launches(report.findings) if finding.kind == "launch-bound" else []
+    late = [place for place in linked if report.findings[place].kind != finding.kind]
+    named = [f"{human.ranks(report.findings[place].ranks)}: finding {place + 1}" for place in late]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _one_is_late(report: Report) -> bool:
@@ -253,10 +280,19 @@ def remedy(finding: Finding, room: int = CLAUSE) -> str:
     """
     if finding.remedy is None:
         return finding.title
-    effort = "" if finding.remedy.effort is None else f" ({finding.remedy.effort})"
+    effort = _effort(finding.remedy.effort, finding.remedy.code or "", finding.remedy.text)
     first = finding.remedy.text.partition(". ")[0].rstrip(".")
     for mark in (": ", " (", ", and ", ", as ", ", ", " and "):
         head = first.partition(mark)[0]
         if len(first) + len(effort) > room and len(head.split()) >= LEAST_WORDS:
             first = head
     return f"{first}{effort}"
+
+
+def _effort(effort: str | None, code: str, text: str) -> str:
+    """Return ` (a flag: broadcast_buffers=False)`: a small fix with the argument that its code sets."""
+    if effort is None:
+        return ""
+    argument = _ARGUMENT.search(code) if effort in _SMALL else None
+    named = "" if argument is None or f"{argument[1]}=" in text else f": {argument[0]}"
+    return f" ({effort}{named})"

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_struct
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.hung import KIND, hang_of
 from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.records.one_cause import of_one_parameter
 from shardtoll.ledger.words import human
 
 FINDINGS: Final = 5
@@ -33,6 +35,8 @@ class Row(Struct, frozen=True):
     """Their parameters, if they are several."""
     more: tuple[Finding, ...] = ()
     """Further findings of the same remedy: they differ in place and numbers."""
+    follow: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Errors that these cause, by kind, with their numbers: they go with them."""
 
     @property
     def number(self) -> int:
@@ -46,7 +50,8 @@ class Row(Struct, frozen=True):
             return None
         named = ", ".join(self.parameters[:_NAMED])
         more = ", ..." if len(self.parameters) > _NAMED else ""
-        return f"{_counted(self.parameters)} (findings {human.runs(self.numbers)}): {named}{more}"
+        own = self.numbers[: len(self.parameters)]
+        return f"{_counted(self.parameters)} (findings {human.runs(own)}): {named}{more}"
 
 
 def rows(findings: Sequence[Finding]) -> list[Row]:
@@ -67,7 +72,25 @@ def rows(findings: Sequence[Finding]) -> list[Row]:
         names = tuple(name for number in numbers if (name := findings[number - 1].where.parameter))
         of_names = names if len(names) == len(numbers) > 1 else ()
         made.append(Row(first, tuple(numbers), of_names, () if of_names else tuple(others)))
-    return made
+    return _with_consequences(findings, made)
+
+
+def _with_consequences(findings: Sequence[Finding], made: Sequence[Row]) -> list[Row]:
+    """Return the rows, errors that an error of another row causes within that row."""
+    causes = of_one_parameter(findings)
+    kept: list[Row] = []
+    for row in made:
+        of = {causes.get(number - 1) for number in row.numbers}
+        host = next((each for each in kept if of <= {number - 1 for number in each.numbers}), None)
+        if host is None or None in of:
+            kept.append(row)
+            continue
+        kept[kept.index(host)] = replace_struct(
+            host,
+            numbers=(*host.numbers, *row.numbers),
+            follow=(*host.follow, (row.finding.kind, row.numbers)),
+        )
+    return kept
 
 
 def worth_showing(report: Report) -> list[Row]:
@@ -102,7 +125,8 @@ def noise(report: Report) -> Callable[[Finding], bool]:
     error_ns = summary.parts_error_ns(report) or 0.0
 
     def is_noise(finding: Finding) -> bool:
-        if finding.severity != "info" or finding.toll_ns is None:
+        if finding.severity != "info" or finding.toll_ns is None or finding.figure("ranks_of_equal_data"):
+            # Equal batches teach nothing new, however little time they take.
             return False
         divided = finding.family in DIVIDED and not _is_timed(finding)
         return finding.toll_ns < (max(least_ns, error_ns) if divided else least_ns)

@@ -52,6 +52,8 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
     It is `only one surveyed` of one step: nothing was averaged. `brief`: without how they were divided.
     """
     every, surveyed = step_count(report), surveyed_count(report)
+    if unmarked(report):
+        return "whole recording" if brief else "the whole recording"
     if surveyed == every:
         return _mean_of(every, "step", brief=brief)
     times = rank_times(report)
@@ -79,6 +81,24 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
             " (all but exposed comm is unattributed)",
         )
     return mean if brief else mean + more
+
+
+def unmarked(report: Report) -> bool:
+    """Return whether a trace marks no steps, so that start-up and all steps are one."""
+    return (
+        report.run.source == "trace"
+        and "no-steps" in pc.unique(report.tables["notices"].column("kind")).to_pylist()
+    )
+
+
+def no_marks(report: Report) -> str | None:
+    """Return what figures of a trace without marked steps are of, and what to do; None if it has them."""
+    if not unmarked(report):
+        return None
+    head = "No steps are marked: figures are of the whole recording"
+    if report.run.workload == "inference":
+        return f"{head}; put record_function around each pass"
+    return f"{head}, start-up included; call prof.step()"
 
 
 def _mean_of(count: int, kind: str, *, brief: bool) -> str:

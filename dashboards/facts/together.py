@@ -19,18 +19,15 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
     """Return a sentence for each set of findings whose tolls do not add up, as they hold the same time.
 
     `shown`: only sets of which two are shown, by their numbers. The time is that of the whole set, so the
-    sentence counts its others too.
+    sentence names its others too.
     """
     said = []
     for overlap in report.overlaps:
         numbers = [number for number in overlap.findings if shown is None or number in shown]
         if len(numbers) > 1 and max(overlap.findings) <= len(report.findings):
             most = human.duration(overlap.most_ns)
-            hidden = len(overlap.findings) - len(numbers)
-            named: list[int | str] = [
-                *numbers,
-                *([f"{'one' if hidden == 1 else hidden} not shown"] if hidden else []),
-            ]
+            # The screen's last line says which findings are not shown.
+            named = sorted(overlap.findings)
             every = "both" if len(overlap.findings) == 2 else "all"
             they = (
                 f"fixing {every} saves at most {most}"

@@ -90,8 +90,9 @@ def not_explained(report: Report) -> str | None:
     unbilled, run = report.unbilled, report.run
     if unbilled is None or not unbilled.idle:
         return None
-    error_ns = summary.parts_error_ns(report)
-    noise = " (within noise)" if error_ns is not None and unbilled.time_ns < error_ns else ""
+    if unbilled.time_ns < (summary.parts_error_ns(report) or 0.0):
+        # Within the error nobody knows whether there is any.
+        return None
     # The verdict holds it to the step without its recording, the bars to the whole: no share is both.
     times = step_times.rank_times(report)
     recorded = any(
@@ -99,7 +100,7 @@ def not_explained(report: Report) -> str | None:
     )
     share = "" if recorded else f" ({human.share(unbilled.time_ns, unbilled.step_ns)})"
     time = human.duration(unbilled.time_ns)
-    head = f"Idle, in no finding: {time}{share} on rank {unbilled.rank}{noise}"
+    head = f"Idle, in no finding: {time}{share} on rank {unbilled.rank}"
     did = summary.doing(unbilled)
     if did is not None:
         return f"{head}: {did}."

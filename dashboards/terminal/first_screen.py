@@ -35,6 +35,8 @@ _LEAST_PLACES: Final = (30, 14, 14)
 """Columns for a finding's place, before a figure is left to `--finding`. The floor goes first, then the toll
 if a file's name and its line have no room."""
 _INDENT: Final = 5 * " "
+_MOST_RUNS: Final = 3
+"""Commas up to which findings without a row are named by their numbers."""
 _PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
 
 
@@ -60,6 +62,9 @@ class FirstScreen:
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(cut(Text(text, style="bold red"), width))
+        unmarked = summary.no_marks(report)
+        if unmarked is not None:
+            lines += [Text(line.plain, style="bold yellow") for line in wrapped([unmarked], console, width)]
         verdict = _verdict(report, console, width)
         hang = hung.hang_of(report)
         if hang is not None:
@@ -70,7 +75,7 @@ class FirstScreen:
             ]
         lines += [Text(), *steps(report, console, width, ASCII if plain else BLOCKS)]
         lines += [*wrapped(under_bars.sentences(report), console, width), Text()]
-        end = self._end(width, self._left_out(len(report.findings)))
+        end = self._end(width, self._left_out(range(1, len(report.findings) + 1)))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - _rows(end, width)
         bill, left_out = _bill(report, console, width, room)
@@ -97,8 +102,14 @@ class FirstScreen:
         return [Text(), *facts, *([Text(), *end] if end else [])]
 
     @staticmethod
-    def _left_out(count: int) -> str | None:
-        return human.plural(count, "more finding") if count else None
+    def _left_out(numbers: Sequence[int]) -> str | None:
+        """Return which findings have no row: people look for numbers that are left out."""
+        if not numbers:
+            return None
+        named = human.runs(numbers)
+        if named.count(",") > _MOST_RUNS:
+            return human.plural(len(numbers), "more finding")
+        return f"Also {'finding' if len(numbers) == 1 else 'findings'} {named}"
 
     def _end(self, width: int, rest: str | None, most: int | None = None) -> list[Text | Verbatim]:
         """Return how to see the rest, of which `rest` says what it is; `most`: how many entries to show.
@@ -143,13 +154,13 @@ def _ended(line: str, width: int) -> str:
     return f"{line}…"
 
 
-def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list[Text], int]:
-    """Return what figures mean, the findings and what links them; and how many findings have no row.
+def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list[Text], list[int]]:
+    """Return what figures mean, the findings and what links them; and the numbers of findings without a row.
 
     There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
     """
     if not report.findings:
-        return wrapped([summary.nothing_found(report)], console, width), 0
+        return wrapped([summary.nothing_found(report)], console, width), []
     shown = worth_showing(report)
     largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
@@ -161,7 +172,8 @@ def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list
         linked = together.on_one_screen(report, [row.number for row in shown])
         lines += wrapped(linked, console, width, "bold")
         if len(lines) <= most or len(shown) == 1:
-            return lines, len(report.findings) - sum(len(row.numbers) for row in shown)
+            seen = {number for row in shown for number in row.numbers}
+            return lines, [each for each in range(1, len(report.findings) + 1) if each not in seen]
         shown.pop(-2 if len(shown) > 2 and shown[-1].number == largest else -1)
 
 

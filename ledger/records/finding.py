@@ -368,7 +368,7 @@ class Finding:
         return next((figure.value for figure in self.figures if figure.name == name), None)
 
 
-_CONSEQUENCES: Final = {"wrong-gradient": 1, "replica-drift": 2}
+CONSEQUENCES: Final = {"wrong-gradient": 1, "replica-drift": 2}
 """Kind of an error that another kind may cause -> its place after that."""
 
 
@@ -388,7 +388,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 SEVERITIES.index(finding.severity),
                 finding.toll_ns is None,
                 -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
-                _CONSEQUENCES.get(finding.kind, 0),
+                CONSEQUENCES.get(finding.kind, 0),
                 -(finding.saving_ns or 0),
             ),
         )

@@ -7,6 +7,8 @@ from typing import Final
 
 from shardtoll.ledger.records.finding import Finding
 
+CONSEQUENCES: Final = ("wrong-gradient", "replica-drift")
+"""Kinds of errors that another error of the same parameter may cause, which stands above them."""
 OWN_REASONS: Final = ("data-stall", "host-sync", "checkpoint-stall", "launch-bound", "transfer-stall")
 """Kinds of findings of one rank that make it late."""
 MOST_OF_IT: Final = 0.5
@@ -21,6 +23,24 @@ def of_late_launches(findings: Sequence[Finding]) -> list[int]:
     bound = [place for place, finding in enumerate(findings) if finding.kind == "launch-bound"]
     late = [place for place, finding in enumerate(findings) if finding.figure("late_launches_ns") is not None]
     return sorted([*bound, *late]) if bound and late else []
+
+
+def of_one_parameter(findings: Sequence[Finding]) -> dict[int, int]:
+    """Return place of an error -> place of the error that causes it: of the same parameter, and above it.
+
+    A parameter that was never reduced has a wrong gradient, and its replicas drift. The cause itself and
+    errors without a parameter have no entry.
+    """
+    first: dict[str, int] = {}
+    causes: dict[int, int] = {}
+    for place, finding in enumerate(findings):
+        name = finding.where.parameter
+        if finding.severity != "error" or finding.family != "correctness" or name is None:
+            continue
+        cause = first.setdefault(name, place)
+        if cause != place and finding.kind in CONSEQUENCES and finding.kind != findings[cause].kind:
+            causes[place] = cause
+    return causes
 
 
 def own_reason(findings: Sequence[Finding], rank: int) -> int | None:

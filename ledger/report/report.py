@@ -22,6 +22,7 @@ from shardtoll.ledger.foreign.plain import from_plain, to_plain
 from shardtoll.ledger.foreign.regular import read_regular, unzipped
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
+from shardtoll.ledger.records.one_cause import of_one_parameter
 from shardtoll.ledger.records.record import Group, Notice, Run
 from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.report.entry_points import EntryPoint
@@ -123,7 +124,7 @@ class Report:
         if errors:
             hang = next((error for error in errors if error.kind == "hang"), None)
             title = (hang or errors[0]).title.rstrip(".")
-            text = f"{human.plural(len(errors), 'error')} to fix first: {title}."
+            text = f"{human.plural(len(errors), 'error')}{self._of_one_cause(errors)} to fix first: {title}."
             return text if self.headline is None or hang is not None else f"{text} {self.headline}"
         if self.headline is not None:
             return self.headline
@@ -132,6 +133,15 @@ class Report:
         first = self.findings[0]
         cost = "cost unknown" if first.toll_ns is None else f"{human.duration(first.toll_ns)} per step"
         return f"First on the bill: {first.title.rstrip('.')} ({cost})."
+
+    @staticmethod
+    def _of_one_cause(errors: Sequence[Finding]) -> str:
+        """Return ` of one cause` if one change fixes all errors: several parameters may have several each."""
+        causes = of_one_parameter(errors)
+        roots = [error for place, error in enumerate(errors) if place not in causes]
+        keys = {error.remedy.key if error.remedy is not None else None for error in roots}
+        one = len(errors) > 1 and len(keys) == 1 and (len(roots) == 1 or None not in keys)
+        return " of one cause" if one else ""
 
     @property
     def steps(self) -> pd.DataFrame:

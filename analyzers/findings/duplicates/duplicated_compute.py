@@ -282,7 +282,11 @@ def _finding(
         remedy=remedies.remedy(case),
         confidence="certain" if sure else "likely",
         rows=Rows.of(computes=rows["row"]),
-        figures=(*_figures(work.done, work.needed), Figure("ranks_to_one_work", ways, "x")),
+        figures=(
+            *_figures(work.done, work.needed),
+            Figure("ranks_to_one_work", ways, "x"),
+            *((Figure("ranks_of_equal_data", ways, "count"),) if why == "data" else ()),
+        ),
     )
 
 

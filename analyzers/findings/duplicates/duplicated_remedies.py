@@ -104,8 +104,8 @@ def _written(case: Told) -> tuple[str, str]:
     name = case.module or ""
     if case.why == "data":
         return (
-            "Give each data-parallel rank its own part of the data. Until then all ranks but one do no "
-            "useful work, and the batch is one rank's.",
+            "Give each rank its own data: fingerprints of all operators' inputs are equal. Until then all "
+            "data-parallel ranks but one do no useful work, and the batch is one rank's.",
             "sampler = DistributedSampler(dataset, num_replicas=dp_size, rank=dp_rank)\n"
             "loader = DataLoader(dataset, batch_size, sampler=sampler)  # and sampler.set_epoch(epoch)",
         )

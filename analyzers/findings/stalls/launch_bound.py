@@ -27,7 +27,7 @@ IN_ONE_PHASE: Final = 0.6
 
 COUNTERFACTUAL: Final = "the same step with every kernel launched before the device needs it"
 TEXT: Final = (
-    "Replay the step as CUDA graphs: one launch then starts many kernels. `torch.compile` does that in "
+    "Replay the step as CUDA graphs by torch.compile: one launch then starts many kernels. It does that in "
     "the mode `reduce-overhead`. If shapes change from step to step, launch fewer and larger kernels: a "
     "larger batch per rank, `fused=True` in the optimizer. Record once more without Python stacks first: "
     "recording them slows the host."

@@ -59,14 +59,21 @@ def clause(origin: Origin) -> str:
     return f"rank {origin.rank}{stage} slows the job by a factor of {origin.slowdown:.3g}{often}"
 
 
-def why(context: Context, origin: Origin) -> str:
-    """Return `it spends 26.0 s more per step computing than the same stage of other replicas`."""
+def why(context: Context, origin: Origin, *, figures: bool = True) -> str:
+    """Return `it spends 26.0 s more per step computing than the same stage of other replicas`.
+
+    Without `figures`: `it spends longer computing than the same stage of other replicas`, for a sentence that
+    has a figure of that slowness already.
+    """
     cause = own_cause(context, origin)
     others = compared_with(context, origin)
     if cause.part is None:
         that_of = "" if origin.to_itself else "that of "
-        return f"its own part of a step takes {duration(origin.excess_ns)} longer than {that_of}{others}"
+        by = f"{duration(origin.excess_ns)} longer" if figures else "longer"
+        return f"its own part of a step takes {by} than {that_of}{others}"
     words = late_remedies.words(cause.part, on_cpu=host_computes(context))
+    if not figures:
+        return f"{'it' if origin.steady else 'there it'} spends longer {words} than {others}"
     longer = duration(cause.more_ns[cause.part])
     if origin.steady:
         return f"it spends {longer} more per step {words} than {others}"

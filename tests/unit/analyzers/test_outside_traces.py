@@ -69,7 +69,7 @@ def test_a_predictor_on_mtia_is_inference_without_marked_steps() -> None:
     report = report_of("single", "mtia_inference_rank_0.json.gz")
     assert (report.run.workload, report.run.device) == ("inference", "MTIA ARTEMIS")
     assert report.collectives.empty, "waiting for an event is no barrier"
-    assert headline(report).startswith("Inference: no communication on record: compute takes")
+    assert headline(report).startswith("Inference: no communication is on record; compute takes")
     assert "gloo" not in report.fabric.name
     for found in report.findings:
         assert not [word for word in TRAINING if word in advice(found)]

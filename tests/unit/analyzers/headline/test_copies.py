@@ -33,7 +33,7 @@ def report(copy: int, idle: int, comm: int) -> Report:
             "Memory copies cost most: Memcpy HtoD takes 60.0 ms (60 %) of rank 0's ",
         ),
         (25, 60, 0, "Idle time costs most"),
-        (10, 10, 0, "No communication on record"),
+        (10, 10, 0, "No communication is on record"),
     ],
 )
 def test_what_costs_most_comes_first(copy: int, idle: int, comm: int, first: str) -> None:

@@ -32,3 +32,20 @@ def test_a_recording_in_which_graphs_are_recorded_says_that_nothing_of_them_runs
     assert said == (
         f"The host records CUDA graphs, and nothing of them runs yet: {FACT}; record steps that replay them."
     )
+
+
+def of_parts(idle_ms: int, comm_ms: int) -> str:
+    """The headline of one rank whose step of 100 ms holds so much idle time and exposed communication."""
+    about = run_of(1, source="trace", device="NVIDIA H100", backend="nccl")
+    compute_ns = (100 - idle_ms - comm_ms) * MS
+    parts = {"compute_ns": compute_ns, "exposed_comm_ns": comm_ms * MS, "idle_ns": idle_ms * MS}
+    made = run(ledger(run=about, steps=[step(duration_ns=100 * MS, unattributed_ns=0, **parts)]))
+    return made.headline or ""
+
+
+def test_half_of_a_step_leads_if_it_is_twice_what_communication_costs():
+    assert of_parts(50, 25).startswith("Idle time costs most: ")
+    assert not of_parts(50, 26).startswith("Idle time")
+    # A smaller part must be three times as much.
+    assert not of_parts(48, 20).startswith("Idle time")
+    assert of_parts(48, 16).startswith("Idle time costs most: ")

@@ -234,7 +234,7 @@ def test_hidden_communication_is_not_the_matter():
 def test_nothing_on_record():
     assert reported([], steps=[]).headline is None
     said = reported([], steps=[step(exposed_comm_ns=0, idle_ns=0, compute_ns=100 * MS)]).headline
-    assert said.startswith("No communication on record: ")
+    assert said.startswith("No communication is on record; ")
 
 
 def test_it_is_part_of_the_file_and_absent_in_older_ones():

@@ -75,11 +75,19 @@ def test_another_cause_place_kind_or_a_price_keeps_a_row_of_its_own():
 def test_folded_rows_leave_room_for_others_on_screen_and_page():
     drift = [keyed(replace(each, kind="replica-drift")) for each in BIASES]
     report = of(*BIASES, *drift, priced("straggler", "warning", 5, 5))
-    assert [row.number for row in worth_showing(report)] == [1, 4, 7]
+    # A gradient that is wrong makes its replicas drift: that is no row of its own.
+    assert [row.number for row in worth_showing(report)] == [1, 7]
+    (first, _) = worth_showing(report)
+    assert (first.numbers, first.follow) == (tuple(range(1, 7)), (("replica-drift", (4, 5, 6)),))
+    assert first_facts.more_like(first) == "findings 4-6 (replica-drift) are its consequence"
+    assert report.verdict.startswith("6 errors of one cause to fix first: ")
+    other = replace(report, findings=(*BIASES, keyed(replace(wrong("other"), kind="replica-drift"))))
+    assert [row.number for row in worth_showing(other)] == [1, 4]
+    assert other.verdict.startswith("4 errors to fix first: ")
     assert len(report.findings) == 7
     for width in (80, 100):
         assert "3 biases (findings 1-3): layers.0.bias" in shown(report, width)
-    assert "3 biases (findings 4-6)" in first_screen(report)
+    assert "findings 4-6 (replica-drift) are its consequence" in first_screen(report)
 
 
 def test_the_largest_toll_is_shown_and_said_though_warnings_stand_first():
@@ -102,7 +110,7 @@ def test_the_largest_toll_is_not_said_where_it_stands_first_anyway():
 
 
 def test_a_larger_toll_below_a_larger_saving_is_said_to_be_one():
-    late = replace(priced("straggler", "warning", 12, 0), replayed="on time")
+    late = replace(priced("straggler", "info", 12, 0), replayed="on time")
     report = of(priced("host-sync", "warning", 9, 9), late)
     assert together.of_largest_toll(report, [1, 2]) == [
         "Finding 2 has the largest toll, 12.0 ms, but its fix alone saves nothing."
@@ -165,7 +173,7 @@ def test_noise_has_no_row_unless_it_is_all_there_is():
 
     assert [row.number for row in worth_showing(screen(large, small))] == [1]
     assert "duplicated-compute" not in shown(screen(large, small), 100)
-    assert "1 more finding: " in shown(screen(large, small), 100)
+    assert "Also finding 2: " in shown(screen(large, small), 100)
     assert bill_lines(Attempt("a", "l", screen(large, small)))[1:] == ["and 1 more on its own page"]
     # Communication is timed by itself, as is what lies before a step.
     moved = replace(small, kind="exposed-communication")
@@ -174,3 +182,13 @@ def test_noise_has_no_row_unless_it_is_all_there_is():
         assert [row.number for row in worth_showing(screen(large, timed))] == [1, 2]
     assert [row.number for row in worth_showing(screen(large, replace(small, severity="warning")))] == [1, 2]
     assert [row.number for row in worth_showing(screen(small))] == [1]
+
+
+def test_equal_batches_have_a_row_however_little_time_they_take():
+    equal = replace(
+        priced("duplicated-compute", "info", 1, 1), figures=(Figure("ranks_of_equal_data", 2, "count"),)
+    )
+    steps = [replace(DIVIDED, step=number) for number in range(1, 100)]
+    large = priced("exposed-communication", "info", 4, 4)
+    report = replace(of_steps(SURVEYED, *steps), findings=(large, equal))
+    assert [row.number for row in worth_showing(report)] == [1, 2]
