@@ -313,7 +313,7 @@ class Finding:
     parameters: tuple[str, ...] = ()
     """All parameters or buffers it stands for, where they are several; `where` has a single one."""
     cause: Cause | None = None
-    """Of wrong gradients; None for other kinds and where it is not known."""
+    """Of wrong gradients, and of parameters that records without values show in no reduction; else None."""
     places: tuple[Occurrence, ...] = ()
     """All its places, the most expensive first, if they are several; `where` is the first of them."""
     also: tuple[str, ...] = ()
@@ -358,6 +358,12 @@ class Finding:
         return "hidden" if self.kind in HIDING else "left out"
 
     @property
+    def doubts_training(self) -> bool:
+        """Whether it is a warning that ranks probably train apart: no cost of a step matters more."""
+        likely = self.severity == "warning" and self.confidence != "possible"
+        return likely and self.family == "correctness" and self.cause == "missing-reduction"
+
+    @property
     def family(self) -> str:
         """communication, compute, correctness, schedule or trust."""
         return KINDS[self.kind]
@@ -375,6 +381,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors, then warnings, then infos; each by what fixing it saves, the most first, unknown ones
     last: by its predicted saving if that is replayed, else by its toll, which bounds it.
 
+    A warning that ranks probably train apart stands before the others: see `Finding.doubts_training`.
     Errors of equal cost begin with the cause of others: a parameter that was never synchronised has a wrong
     gradient, and its replicas drift. Of others that cost the same the fix that saves more comes first; equal
     ones stay as they came. An info may cost more than a
@@ -385,6 +392,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             findings,
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
+                not finding.doubts_training,
                 finding.toll_ns is None,
                 -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
                 _CONSEQUENCES.get(finding.kind, 0),
