@@ -114,8 +114,9 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What every renderer says first: errors, or a doubt that ranks train together, then `headline`; without
-        them the first finding.
+        """What every renderer says first: errors, or a doubt that ranks train together, then `headline`.
+
+        Without them the first finding.
 
         A job that hangs has nothing else to say: what its last steps cost does not matter then.
         """

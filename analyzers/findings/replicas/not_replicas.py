@@ -8,7 +8,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.findings.replicas.reductions import mesh_groups
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import begins_with, keep
+from shardtoll.analyzers.shared.tally import begins_with, keep, number
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger.records.ddp_causes import DDP
 
@@ -16,8 +16,8 @@ FEW_BYTES: Final = 64
 """Bytes that a mean loss or a few counts take, and no activation."""
 
 NOT_ACTIVATIONS: Final = ("barrier", "scatter", *PEER_OPS)
-"""Operations of a forward that do not tell how a layer is divided: a scatter gives each rank its own batch, and
-messages to peers are looked at by themselves."""
+"""Operations of a forward that do not tell how a layer is divided: a scatter gives each rank its own batch,
+and messages to peers are looked at by themselves."""
 
 
 def may_differ(context: Context, over: tuple[int, ...]) -> bool:
@@ -57,12 +57,10 @@ def _peers(context: Context) -> tuple[frozenset[int], ...]:
     frame = keep(frame, frame["op"].isin(PEER_OPS))
     sets: list[set[int]] = []
     for group, rank, root in frame[["group", "rank", "root"]].drop_duplicates().itertuples(index=False):
-        known = root == root and root is not None
-        try:
-            ends = {int(rank), int(root)}
-        except (TypeError, ValueError):
-            known, ends = False, {int(rank)}
-        mine = ends if known else {*context.members.get((str(group), int(rank)), ()), int(rank)}
+        peer = number(root)
+        # To whom it was sent is not known: to any of the group.
+        others = context.members.get((str(group), int(rank)), ()) if peer is None else (peer,)
+        mine = {int(rank), *others}
         joined = [other for other in sets if other & mine]
         sets = [other for other in sets if not other & mine]
         sets.append(mine.union(*joined))

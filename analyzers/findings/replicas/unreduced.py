@@ -118,7 +118,7 @@ def _on_all(rows: pd.DataFrame, over: tuple[int, ...]) -> pd.DataFrame:
 
 
 def _is_usual(context: Context, group: Reducing) -> bool:
-    """Whether the group is that of gradients as a rule: a wrapper's, or one of at least half of the others'."""
+    """Whether the group is that of gradients as a rule: a wrapper's, or that of half of them or more."""
     if group.wrapper is not None:
         return True
     used = _on_all(_used(context), group.over)

@@ -95,8 +95,8 @@ def _remedy(found: Unreduced) -> Remedy:
             f"{whole}  # with {part} in it",
         )
     return Remedy(
-        f"Add {part} to the model before {wrapper} wraps it, and take it off any list of parameters to ignore. "
-        f"{MAKE_SURE}",
+        f"Add {part} to the model before {wrapper} wraps it, and take it off any list of parameters to "
+        f"ignore. {MAKE_SURE}",
         f"model.{part} = ...  # first\n{whole}  # then wrap, and ignore nothing",
     )
 
