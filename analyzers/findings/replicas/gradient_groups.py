@@ -14,7 +14,12 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import begins_with, codes, keep, text
 from shardtoll.ledger.records import ddp_causes
 
-REDUCERS: Final = {ddp_causes.REDUCER: "DDP", "FullyShardedDataParallel": "FSDP1", "FSDP": "FSDP2"}
+REDUCERS: Final = {
+    ddp_causes.REDUCER: "DDP",
+    "FullyShardedDataParallel": "FSDP1",
+    "FSDP1": "FSDP1",
+    "FSDP": "FSDP2",
+}
 """How the cause of a wrapper's reduction begins -> the wrapper. Of these the table of parameters knows which
 ones they reduce."""
 

@@ -126,11 +126,13 @@ def _is_usual(context: Context, group: Reducing) -> bool:
     return 2 * len(plain & group.names) >= len(plain)
 
 
-def _reduced(context: Context, group: Reducing) -> set[str]:
-    used = _on_all(_used(context), group.over)
-    by_wrapper = (used["reduced_by_wrapper"] == True).fillna(False)  # noqa: E712
-    mine = by_wrapper if group.wrapper is not None else by_wrapper & False
-    return {*used["name"][mine].astype(str), *(group.names & set(used["name"].astype(str)))}
+def _reduced(context: Context, group: Reducing) -> frozenset[str]:
+    by_hand = group.names & set(_on_all(_used(context), group.over)["name"].astype(str))
+    if group.wrapper is None:
+        return by_hand
+    # With FSDP1 not every rank has a part of each.
+    table = keep(context.model, context.model["rank"].isin(group.over) & context.model["requires_grad"])
+    return by_hand | set(table["name"][table["reduced_by_wrapper"].fillna(False).astype(bool)].astype(str))
 
 
 def _alike(context: Context, over: tuple[int, ...]) -> bool:

@@ -83,8 +83,9 @@ def _remedy(found: Unreduced) -> Remedy:
     part = names[0].rpartition(".")[0] or names[0]
     if group.wrapper is None and found.wrapper is None:
         at = f" at {group.source}" if group.source else ""
+        whose = "its gradient" if len(names) == 1 else "their gradients"
         return Remedy(
-            f"Reduce its gradient with the others{at}, after backward and before the optimizer. {MAKE_SURE}",
+            f"Reduce {whose} with the others{at}, after backward and before the optimizer. {MAKE_SURE}",
             _reduce_code(found),
         )
     wrapper = found.wrapper or group.wrapper

@@ -29,7 +29,13 @@ def held(names=LAYERS, ranks=(0, 1), **given: Any) -> list[Parameter]:
 
 def sums(names=REDUCED, ranks=(0, 1), **given: Any) -> list[Collective]:
     """Return an all_reduce of each of these gradients, by hand after backward."""
-    plain: dict[str, Any] = {"phase": "other", "message_bytes": BYTES, "source": LINE, "reduce_op": "avg", "of_values": False}
+    plain: dict[str, Any] = {
+        "phase": "other",
+        "message_bytes": BYTES,
+        "source": LINE,
+        "reduce_op": "avg",
+        "of_values": False,
+    }
     return [
         row
         for seq, name in enumerate(names)
@@ -56,9 +62,7 @@ def evidence(finding: Finding) -> dict[str, Any]:
 
 
 def changed(rows: list[Parameter], name: str, rank: int | None = None, **given: Any) -> list[Parameter]:
-    return [
-        replace(row, **given) if row.name == name and rank in (None, row.rank) else row for row in rows
-    ]
+    return [replace(row, **given) if row.name == name and rank in (None, row.rank) else row for row in rows]
 
 
 def extra(**given: Any) -> list[Collective]:
