@@ -313,7 +313,7 @@ class Finding:
     parameters: tuple[str, ...] = ()
     """All parameters or buffers it stands for, where they are several; `where` has a single one."""
     cause: Cause | None = None
-    """Of wrong gradients, and of parameters that records without values show in no reduction; else None."""
+    """Only wrong gradients have one, and parameters that records without values show in no reduction."""
     places: tuple[Occurrence, ...] = ()
     """All its places, the most expensive first, if they are several; `where` is the first of them."""
     also: tuple[str, ...] = ()

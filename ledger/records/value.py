@@ -1,6 +1,6 @@
 """Records of values: what tensors held, small enough to keep, and which parameters a rank trains.
 
-Most values are made only where `audit(checks=...)` asks for them; the parameters of several ranks always are.
+Most values are made only if `audit(checks=...)` asks for them; the parameters of several ranks always are.
 """
 
 from __future__ import annotations

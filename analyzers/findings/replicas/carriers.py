@@ -46,8 +46,8 @@ def named(context: Context) -> frozenset[str]:
 def unknown_bytes(context: Context, over: tuple[int, ...]) -> float:
     """Return the most bytes that one rank sent among these ranks in a step, of nobody knows what.
 
-    After the forward, or as part of no step; infinite if some message's size is unknown. What DDP and FSDP
-    reduce is known: see `Reducing`.
+    After the forward, or as part of no step; infinite if some message's size is unknown. DDP and FSDP know
+    which parameters they reduce: see `Reducing`.
     """
     rows = _unknown(context)
     inside = rows["members"].map(lambda members: members is None or len(members & frozenset(over)) > 1)

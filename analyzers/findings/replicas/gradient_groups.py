@@ -20,8 +20,8 @@ REDUCERS: Final = {
     "FSDP1": "FSDP1",
     "FSDP": "FSDP2",
 }
-"""How the cause of a wrapper's reduction begins -> the wrapper. Of these the table of parameters knows which
-ones they reduce."""
+"""How the cause of a wrapper's reduction begins -> the wrapper. The table of parameters knows which ones
+these reduce."""
 
 MANY: Final = "..."
 """Begins what follows the first of many names."""

@@ -58,7 +58,7 @@ def _peers(context: Context) -> tuple[frozenset[int], ...]:
     sets: list[set[int]] = []
     for group, rank, root in frame[["group", "rank", "root"]].drop_duplicates().itertuples(index=False):
         peer = number(root)
-        # To whom it was sent is not known: to any of the group.
+        # Without a known peer it may be any rank of the group.
         others = context.members.get((str(group), int(rank)), ()) if peer is None else (peer,)
         mine = {int(rank), *others}
         joined = [other for other in sets if other & mine]

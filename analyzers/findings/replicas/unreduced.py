@@ -28,9 +28,9 @@ class Unreduced(Struct, frozen=True):
     names: tuple[str, ...]
     group: Reducing
     ranks: tuple[int, ...]
-    """Of all groups over which they are missing."""
+    """The ranks of all groups over which they are missing."""
     wrapper: str | None
-    """What wraps them and does not reduce them; None if nothing does."""
+    """The wrapper that has them and does not reduce them; None if none has."""
     others: int
     """Parameters whose gradients are reduced over the group."""
 

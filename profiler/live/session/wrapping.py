@@ -21,7 +21,7 @@ class Wrapped:
     group: Any
     """torch ProcessGroup; None where it cannot be told."""
     reduces: bool | None
-    """Whether it reduces the parameter's gradient; None where it was not asked."""
+    """Whether it reduces the parameter's gradient; None if it was not asked."""
     shape: tuple[int, ...] | None = None
     """Of the whole parameter, where the parameter itself does not tell."""
 
