@@ -145,8 +145,9 @@ def test_what_fsdp2_was_not_given():
     assert "while FSDP2 reduces 3 other gradients" in one.title
 
 
-def test_a_norm_of_all_gradients_and_a_loss_carry_none():
-    (one,) = found(collectives=extra(message_bytes=8))
+@pytest.mark.parametrize("phase", ["forward", "backward", "other"])
+def test_a_norm_of_all_gradients_and_a_loss_carry_none(phase):
+    (one,) = found(collectives=extra(message_bytes=8, phase=phase))
     assert one.where.parameter == "head.weight"
 
 
