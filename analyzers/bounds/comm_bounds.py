@@ -112,7 +112,7 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     lights, floors = (
         np.minimum(total(np.where(took < bound, took, bound)), busy) for bound in (light, floor)
     )
-    # One span that several share hides once. What of it is exposed was dealt out among them, so it adds up.
+    # One span that several share hides once. Its exposed part was divided among them, so it adds up.
     alone = np.maximum(_busy_ns(code, end, span) - total(exposed), 0.0)
     hidden = np.minimum(total(np.fmax(span - exposed, 0.0)), alone)
     first = order[by_queue]

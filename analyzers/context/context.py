@@ -57,6 +57,7 @@ class Context:
     leadups: pd.DataFrame
     values: pd.DataFrame
     parameters: pd.DataFrame
+    """The parameters that a check was to look at; `model` has all that are on record."""
     matches: Matches
     clocks: Clocks
     """Which ranks share a clock, and how far the clocks are apart."""
@@ -84,6 +85,11 @@ class Context:
     share: surveyed steps take longer."""
     memo: Memo = field(default_factory=dict, repr=False, compare=False)
     """Values that `once` has made of this context."""
+
+    @property
+    def model(self) -> pd.DataFrame:
+        """All parameters on record, also those of a run without checks."""
+        return _model(self)
 
     @property
     def in_steps(self) -> pd.DataFrame:
@@ -246,7 +252,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         stalls=ledger.frame("stalls"),
         leadups=ledger.frame("leadups"),
         values=ledger.frame("values"),
-        parameters=ledger.frame("parameters"),
+        parameters=_checked(ledger.frame("parameters")),
         matches=matches,
         clocks=clocks,
         refuted=refuted,
@@ -297,6 +303,16 @@ def _surveyed(context: Context) -> pd.DataFrame:
 @once
 def _timed(context: Context) -> pd.DataFrame:
     return context.shown(context.step_rows)
+
+
+@once
+def _model(context: Context) -> pd.DataFrame:
+    return context.ledger.frame("parameters")
+
+
+def _checked(parameters: pd.DataFrame) -> pd.DataFrame:
+    # Older records have parameters only if a check was to look at them, and do not say so.
+    return keep(parameters, parameters["checked"].fillna(True).astype(bool))
 
 
 @once

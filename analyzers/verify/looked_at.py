@@ -35,6 +35,11 @@ def _surveyed(report: Report) -> bool:
     return bool(surveyed_steps(report.tables["steps"]))
 
 
+def _looked_at(report: Report) -> bool:
+    # Older records do not say so, and have parameters only if a check was to look at them.
+    return bool({True, None} & {*pc.unique(report.tables["parameters"].column("checked")).to_pylist()})
+
+
 def _rows(table: str) -> Looked:
     return lambda report: report.tables[table].num_rows > 0
 
@@ -83,7 +88,8 @@ _STATES: Final = (
     'audit(model, checks=("replicas",))',
 )
 _INPUTS: Final = (_values("input"), "has no inputs on record", 'audit(model, checks=("data",))')
-_MODEL: Final = (_rows("parameters"), "has no parameters on record", 'audit(model, checks=("gradients",))')
+_MODEL: Final = (_rows("parameters"), "has no parameters on record", "audit(model)")
+_CHECKED: Final = (_looked_at, "checked no parameters", 'audit(model, checks=("gradients",))')
 _SHARDS: Final = (_values("shard"), "has no sharded parameters on record", "audit(model)")
 _OPERATORS: Final = (_rows("computes"), "has no operators on record", 'audit(model, level="survey")')
 
@@ -103,7 +109,7 @@ LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
     "recompute": (_SURVEY,),
     "wrong-gradient": (_CHECK, _GRADIENTS),
     "replica-drift": (_STATES,),
-    "unsynced-parameter": (_MODEL,),
+    "unsynced-parameter": (_CHECKED, _MODEL),
     "non-finite": (_SURVEY,),
     "identical-shards": (_SURVEY, _SHARDS),
     "needless-barrier": (_SURVEY,),

@@ -314,7 +314,7 @@ class Finding:
     parameters: tuple[str, ...] = ()
     """All parameters or buffers it stands for, if they are several; `where` has a single one."""
     cause: Cause | None = None
-    """Cause of a wrong gradient; None for other kinds and if unknown."""
+    """Cause of a wrong gradient, and of a parameter that no recorded reduction carries; else None."""
     places: tuple[Occurrence, ...] = ()
     """All its places, the most expensive first, if they are several; `where` is the first of them."""
     also: tuple[str, ...] = ()
@@ -359,6 +359,12 @@ class Finding:
         return "hidden" if self.kind in HIDING else "left out"
 
     @property
+    def doubts_training(self) -> bool:
+        """Whether it is a warning that ranks probably train apart: no cost of a step matters more."""
+        likely = self.severity == "warning" and self.confidence != "possible"
+        return likely and self.family == "correctness" and self.cause == "missing-reduction"
+
+    @property
     def family(self) -> str:
         """communication, compute, correctness, schedule or trust."""
         return KINDS[self.kind]
@@ -376,16 +382,18 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors, then warnings, then infos. Within each, the finding whose fix saves most comes first,
     unknown ones last. The saving is the predicted one if it is replayed, else the toll, which bounds it.
 
-    Among errors of equal cost, a cause comes before its effects. A parameter that was never synchronised gets
-    a wrong gradient, and its replicas drift. Among other findings of equal cost, the fix that saves more
-    comes first; equal ones keep their order. An info may cost more than a warning: it is not known to be
-    anybody's fault.
+    A warning that ranks probably train apart stands before the others: see `Finding.doubts_training`. Among
+    errors of equal cost, a cause comes before its effects. A parameter that was never synchronised gets a
+    wrong gradient, and its replicas drift. Among other findings of equal cost, the fix that saves more comes
+    first; equal ones keep their order. An info may cost more than a warning: it is not known to be anybody's
+    fault.
     """
     return tuple(
         sorted(
             findings,
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
+                not finding.doubts_training,
                 finding.toll_ns is None,
                 -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
                 CONSEQUENCES.get(finding.kind, 0),

@@ -1,6 +1,6 @@
 """Records of values: what tensors held, small enough to keep, and which parameters a rank trains.
 
-Most are made only if `audit(checks=...)` asks for them.
+Most are made only if `audit(checks=...)` asks for them; the parameters of several ranks always are.
 """
 
 from __future__ import annotations
@@ -117,6 +117,14 @@ class Parameter:
     """First name of the same parameter."""
     checked_right: bool | None = None
     """Whether each `check_gradients` in the audit found its gradient right; None if none compared it."""
+    used_in: int | None = None
+    """The last surveyed step in which an optimizer used a gradient of it; None if none did, or not known."""
+    carried: bool | None = None
+    """Whether a collective of many tensors, which names only the first, was seen to hold its gradient or its
+    values."""
+    checked: bool | None = None
+    """Whether a check was to look at it; False of a run without checks, None of older records, which have
+    parameters only if a check was."""
 
     def __post_init__(self) -> None:
         if self.numel < 0:

@@ -116,7 +116,8 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """First sentences of every renderer: errors, then `headline`; without both the first finding.
+        """First sentences of every renderer: errors, or a doubt that ranks train together, then `headline`;
+        without all of these the first finding.
 
         A job that hangs has nothing else to say: what its last steps cost does not matter then.
         """
@@ -126,6 +127,10 @@ class Report:
             title = (hang or errors[0]).title.rstrip(".")
             text = f"{human.plural(len(errors), 'error')}{self._of_one_cause(errors)} to fix first: {title}."
             return text if self.headline is None or hang is not None else f"{text} {self.headline}"
+        doubt = next((finding for finding in self.findings if finding.doubts_training), None)
+        if doubt is not None:
+            text = f"To check first: {doubt.title.rstrip('.')}."
+            return text if self.headline is None else f"{text} {self.headline}"
         if self.headline is not None:
             return self.headline
         if not self.findings:

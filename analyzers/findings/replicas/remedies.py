@@ -139,7 +139,7 @@ def wrapped(context: Context, findings: Sequence[Finding]) -> list[Finding]:
     DDP's object knows a parameter under its module. If a gradient is reduced by hand over the ranks over
     which a wrapper averages its siblings, it has to be averaged too.
     """
-    table = context.parameters
+    table = context.model
     table = keep(table, table["wrapper"].notna() & table["group"].notna())
     if table.empty:
         return list(findings)

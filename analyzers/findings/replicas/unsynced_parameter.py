@@ -1,4 +1,7 @@
-"""Parameters that no reduction takes part in, or that never got a gradient."""
+"""Parameters that no reduction takes part in, or that never got a gradient.
+
+Values tell best, if a check took them. Without them `unreduced` goes by the records' structure.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas import gradients as replica_gradients
 from shardtoll.analyzers.findings.replicas.agreement import rows_of
+from shardtoll.analyzers.findings.replicas.gradient_groups import reducing
 from shardtoll.analyzers.findings.replicas.gradients import GROUP_ABOVE, NAMED, Apart
 from shardtoll.analyzers.findings.replicas.local_parameters import exchanged
 from shardtoll.analyzers.findings.replicas.overruled import checked_right
 from shardtoll.analyzers.findings.replicas.reductions import covered
 from shardtoll.analyzers.findings.replicas.remedies import reduce_code
+from shardtoll.analyzers.findings.replicas.unreduced import unreduced
+from shardtoll.analyzers.findings.replicas.unreduced_finding import finding_of, used_at
 from shardtoll.analyzers.shared.remedy_code import parameter
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Remedy, Where
@@ -25,9 +31,12 @@ from shardtoll.ledger.words.human import ranks as rank_words
 
 def find(context: Context) -> list[Finding]:
     """Return the parameters that a wrapper does not know, that were left out by hand, and the unused ones."""
-    table = context.parameters
-    if table.empty:
-        return []
+    findings = [] if context.parameters.empty else _by_values(context)
+    said = {name for finding in findings for name in (finding.where.parameter, *finding.parameters) if name}
+    return findings + [finding_of(context, found) for found in unreduced(context, said)]
+
+
+def _by_values(context: Context) -> list[Finding]:
     unknown = _unknown_to_wrapper(context)
     findings = unknown + _left_out(context, {str(finding.where.parameter) for finding in unknown})
     return findings + _unused(context)
@@ -52,7 +61,8 @@ def _unknown_to_wrapper(context: Context) -> list[Finding]:
             # Equal gradients: something that does not name it reduces it, as one bucket of all gradients.
             continue
         wrapper = str(of_name["wrapper"].dropna().iloc[0])
-        findings.append(_late(name, ranks, wrapper, differ.get(name), _apart_of(context, name)))
+        source = used_at(context, name)
+        findings.append(_late(name, ranks, wrapper, differ.get(name), _apart_of(context, name), source))
     return findings
 
 
@@ -81,13 +91,18 @@ def _apart_of(context: Context, name: str) -> float | None:
 
 
 def _late(
-    name: str, ranks: Sequence[int], wrapper: str, apart: Apart | None, relative: float | None
+    name: str,
+    ranks: Sequence[int],
+    wrapper: str,
+    apart: Apart | None,
+    relative: float | None,
+    source: str | None,
 ) -> Finding:
     relative = apart.split.relative if apart is not None else relative
     story = "each rank trains it on its own data alone"
     if relative is not None:
         story += f", and their gradients are {100 * relative:.3g} % apart"
-    where = Where.of_parameter(name, phase="backward")
+    where = Where.of_parameter(name, phase="backward", source=source)
     part = where.module or name
     return Finding(
         kind="unsynced-parameter",
@@ -141,11 +156,13 @@ def _left_out(context: Context, unknown: set[str]) -> list[Finding]:
         if apart and sets.basis == "start" and sets.name not in unknown:
             by_name.setdefault(sets.name, []).append(difference)
     if len(by_name) > GROUP_ABOVE:
-        return [_omitted([difference for of in by_name.values() for difference in of], list(by_name))]
-    return [_omitted(of_name, [name]) for name, of_name in by_name.items()]
+        return [
+            _omitted(context, [difference for of in by_name.values() for difference in of], list(by_name))
+        ]
+    return [_omitted(context, of_name, [name]) for name, of_name in by_name.items()]
 
 
-def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
+def _omitted(context: Context, members: Sequence[Apart], names: Sequence[str]) -> Finding:
     worst = max(members, key=lambda difference: difference.split.relative or 0.0)
     ranks = tuple(sorted({rank for difference in members for rank in difference.replicas.ranks}))
     subject = (
@@ -154,6 +171,7 @@ def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         else f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
     )
     over = worst.over or worst.replicas.mesh_dim
+    source = _source_of_others(context, ranks) or used_at(context, names[0])
     return Finding(
         kind="unsynced-parameter",
         severity="error",
@@ -165,7 +183,7 @@ def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         bytes=None,
         count=len(names),
         ranks=ranks,
-        where=Where.of_parameter(names[0], phase="backward", mesh_dim=over),
+        where=Where.of_parameter(names[0], phase="backward", source=source, mesh_dim=over),
         evidence=(
             Evidence("reductions of it by name", "none on record"),
             Evidence("replicas because", "the ranks began with equal values"),
@@ -180,6 +198,11 @@ def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         confidence="likely",
         parameters=tuple(names) if len(names) > 1 else (),
     )
+
+
+def _source_of_others(context: Context, ranks: tuple[int, ...]) -> str | None:
+    """Return the line that reduces other gradients over these ranks by hand; None if none does."""
+    return next((group.source for group in reducing(context) if group.over == ranks), None)
 
 
 def _unused(context: Context) -> list[Finding]:

@@ -45,7 +45,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     """
     parts = context.parts_rows
     parted = _duration_ns(parts)
-    # Of watched steps those count that tell their waits, where there are any.
+    # If some watched steps show their waits, these count.
     lasted = {**_duration_ns(context.timed_rows), **_duration_ns(context.told_rows), **parted}
     rank = max(sorted(lasted), key=lambda each: lasted[each], default=None)
     surveyed = int((context.surveyed_rows["rank"] == rank).sum())

@@ -129,6 +129,8 @@ class OptimizerSteps:
         ]
         if not updated:
             return
+        if region.step is not None:
+            self._recorder.used.update((id(parameter), region.step) for parameter in updated)
         elements = sum(local_of(parameter).numel() for parameter in updated)
         pending = region.updates
         if pending is None:

@@ -108,6 +108,8 @@ class Recorder:
         """How long the training thread had been awake when the step began; None if unknown."""
         self.clearing = Clearing(names)
         self.fingerprints = Fingerprints()
+        self.used: dict[int, int] = {}
+        """Id of a parameter -> the last surveyed step in which an optimizer used its gradient."""
         self.results = Results(self.fingerprints)
         self.contents = Contents()
         self.cuts = Cuts(self.fingerprints, self.contents, ranks)

@@ -130,6 +130,10 @@ class Attribution:
         """Module that FSDP gathers -> the line that calls it, and whether that module itself was on it."""
         self._strangers: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
         """Modules of no root in this step, by their ids, and what they are called."""
+        self.carried: set[str] = set()
+        """Parameters in calls that hold more of them than a place names."""
+        self.saw_reducer = False
+        """Whether a collective of DDP's reducer was placed."""
         self._looked_through: set[int] = set()
         """Ids of the roots whose names were taken in this step."""
 
@@ -251,6 +255,7 @@ class Attribution:
                 parameter = parameter or self._names.parameter(variable)
                 # Nothing in Python asked, and a gradient was just finished: DDP's reducer.
                 api = api if cause.issuer else ddp_causes.REDUCER
+                self.saw_reducer |= not cause.issuer
             elif forward is not None:
                 forward_module, forward_source, forward_api, forward_library = forward
                 module = module if module is not None else forward_module
@@ -359,7 +364,10 @@ class Attribution:
             self._names.note_gradients()
             self._gradients_noted = True
         named = (self._names.at_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))
-        return _listed(list(dict.fromkeys(name for name in named if name is not None)))
+        names = list(dict.fromkeys(name for name in named if name is not None))
+        if len(names) > _MANY:
+            self.carried.update(names)
+        return _listed(names)
 
 
 _MOST: Final = 4096

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -35,6 +35,7 @@ from shardtoll.profiler.live.cause.pending import PendingCollective
 from shardtoll.profiler.live.session import pausing
 from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.machine import host_blocks
+from shardtoll.profiler.live.session.parameter_rows import unchecked_rows
 from shardtoll.profiler.live.session.regions import Regions
 from shardtoll.profiler.live.session.schedule import Schedule
 from shardtoll.profiler.live.session.signals import Deferred, raised_by_handler
@@ -52,6 +53,8 @@ from shardtoll.profiler.live.times.spans import patch_user_profiler, quiet_kinet
 from shardtoll.profiler.live.times.training import OnThisThread, patch_future_wait, patch_work_wait
 
 log = logging.getLogger("shardtoll")
+
+_SEVERAL: Final = 2
 
 
 class Capturing:
@@ -78,6 +81,7 @@ class Capturing:
         self._kept = kept
         self._schedule = schedule
         self._rank = rank
+        self._ranks = ranks
         self._installed = False
         self._spoilt = False
         """Whether a signal handler of the user's raised during our work: this region is not kept."""
@@ -273,6 +277,15 @@ class Capturing:
 
     def _append_shards(self) -> None:
         self._kept.append(StepRows(None, values=self._shards.rows(wait=True)))
+
+    def append_parameters(self) -> None:
+        """Write which parameters this rank holds and what reduces them, for a run whose checks write none."""
+        if self.stopped or self._kept.alone or self._ranks < _SEVERAL:
+            # A single rank has nobody to reduce a gradient with.
+            return
+        rows = self._attempt(lambda: unchecked_rows(self.recorder, self._names))
+        if rows:
+            self._kept.append(StepRows(None, parameters=rows))
 
     # -- the seam: capture must not kill training ---------------------------------------------------
 

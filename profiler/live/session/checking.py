@@ -24,8 +24,8 @@ from shardtoll.profiler.live.capture.closures import has_closure
 from shardtoll.profiler.live.capture.recorder import Recorder
 from shardtoll.profiler.live.cause.frames import in_backward
 from shardtoll.profiler.live.cause.module_names import address_of, clean_name, local_of
-from shardtoll.profiler.live.cause.positions import layout_of
 from shardtoll.profiler.live.session.check_hooks import compiled, inputs_of, watch_inputs, watch_norms
+from shardtoll.profiler.live.session.parameter_rows import parameter_row
 from shardtoll.profiler.live.session.schedule import Checks
 from shardtoll.profiler.live.session.wrapping import flat_starts, wrappers_of
 from shardtoll.profiler.live.values.values import TakenValues, Values, settled, unseen
@@ -349,26 +349,14 @@ class Checking:
         for long, parameter in model.named_parameters(remove_duplicate=False):
             name = clean_name(model, long)
             first = self._names.get(id(parameter))
-            wrapped = wrappers.get(id(parameter))
-            placements, dims = layout_of(parameter)
-            local = getattr(parameter, "_local_tensor", parameter)
-            whole = parameter.shape if wrapped is None or wrapped.shape is None else wrapped.shape
-            group = None if wrapped is None or wrapped.group is None else str(wrapped.group.group_name)
             rows.append(
-                Parameter(
-                    rank=self._recorder.rank,
-                    name=name,
-                    shape=str(list(whole)),
-                    local_shape=str(list(local.shape)),
-                    dtype=str(parameter.dtype).removeprefix("torch."),
-                    numel=local.numel(),
-                    requires_grad=parameter.requires_grad,
+                parameter_row(
+                    self._recorder,
+                    name,
+                    parameter,
+                    wrappers.get(id(parameter)),
+                    checked=True,
                     has_grad=self._has_grad.get(first or name),
-                    placements=placements,
-                    mesh_dims=dims,
-                    wrapper=None if wrapped is None else wrapped.wrapper,
-                    group=group,
-                    reduced_by_wrapper=None if wrapped is None else wrapped.reduces,
                     tied_to=None if first == name else first,
                     checked_right=self._right.get(name),
                 )

@@ -300,6 +300,8 @@ class Session:
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._capture.finish()
+            if not self._checks.installed:
+                self._capture.append_parameters()
             self._checks.finish()
             self._capture.guarded(lambda: self._close(failed=kind is not None))
             self._let_go()

@@ -20,32 +20,42 @@ class Wrapped:
     wrapper: str
     group: Any
     """torch ProcessGroup; None if unknown."""
-    reduces: bool
-    """Whether it reduces the parameter's gradient."""
+    reduces: bool | None
+    """Whether it reduces the parameter's gradient; None if it was not asked."""
     shape: tuple[int, ...] | None = None
     """Shape of the whole parameter, if the parameter itself does not have it."""
 
 
-def wrappers_of(model: nn.Module) -> dict[int, Wrapped]:
-    """Return what wraps each parameter, by the parameter's id; the innermost wrapper counts."""
+def wrappers_of(
+    *models: nn.Module, search_outside: bool = True, ask_buckets: bool = True
+) -> dict[int, Wrapped]:
+    """Return what wraps each parameter, by the parameter's id; the innermost wrapper counts.
+
+    `search_outside`: look through all objects of the process for a DDP around the models, if none is inside
+    them: some tenths of a second. `ask_buckets`: have a reducer make its buckets, if only they say what it
+    reduces.
+    """
     wrapped: dict[int, Wrapped] = {}
-    ours = {id(parameter) for parameter in model.parameters()}
-    for ddp in _ddps(model, ours):
-        group, reduced = getattr(ddp, "process_group", None), _reduced(ddp)
+    ours = {id(parameter) for model in models for parameter in model.parameters()}
+    for ddp in _ddps(models, ours, search_outside=search_outside):
+        group, reduced = getattr(ddp, "process_group", None), _reduced(ddp, ask_buckets=ask_buckets)
         for parameter in ddp.module.parameters():
-            wrapped[id(parameter)] = Wrapped("DDP", group, id(parameter) in reduced)
-    for module in model.modules():
+            reduces = None if reduced is None else id(parameter) in reduced
+            wrapped[id(parameter)] = Wrapped("DDP", group, reduces)
+    modules = [module for model in models for module in model.modules()]
+    for module in modules:
         _add_fsdp2(module, wrapped)
-    for module in model.modules():
+    for module in modules:
         _add_fsdp1(module, wrapped)
     return wrapped
 
 
-def _ddps(model: nn.Module, ours: set[int]) -> Iterator[Any]:
-    """Return the model's DDP modules, outermost first; else those that wrap (a part of) it from outside."""
-    inside = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    if inside:
-        yield from inside
+def _ddps(models: Sequence[nn.Module], ours: set[int], *, search_outside: bool) -> Iterator[Any]:
+    """Return the models' DDP modules, outermost first; else those that wrap (a part of) them from outside."""
+    every = (module for model in models for module in model.modules())
+    inside = [module for module in every if isinstance(module, DistributedDataParallel)]
+    yield from inside
+    if inside or not search_outside:
         return
     # By its type: torch.distributed holds an object that warns when it is asked for its class.
     for thing in gc.get_objects():
@@ -54,10 +64,11 @@ def _ddps(model: nn.Module, ours: set[int]) -> Iterator[Any]:
             yield thing
 
 
-def _reduced(ddp: Any) -> set[int]:
+def _reduced(ddp: Any, *, ask_buckets: bool) -> set[int] | None:
     """Return the ids of the parameters that DDP reduces: those that were there, and trained, on wrapping.
 
-    Frozen ones count as known until they are trained again and the reducer has them not.
+    Frozen ones count as known until they are trained again and the reducer has them not. None: only its
+    buckets say so, and they are not to be asked.
     """
     parameters: Sequence[torch.Tensor] = list(getattr(ddp, "_module_parameters", ddp.module.parameters()))
     facts: Mapping[str, Any] = getattr(ddp, "_get_ddp_logging_data", dict)()
@@ -65,6 +76,8 @@ def _reduced(ddp: Any) -> set[int]:
     buckets = getattr(getattr(ddp, "reducer", None), "_get_zeros_like_grad_buckets", None)
     if buckets is None or facts.get("num_parameter_tensors", training) == training:
         return {id(parameter) for parameter in parameters}
+    if not ask_buckets:
+        return None
     # Some were frozen then or are now, and only its buckets say which: expensive, as they are made for this.
     return {id(parameter) for bucket in buckets() for parameter in bucket.parameters()}
 

@@ -611,3 +611,27 @@ def test_a_late_rank_is_gone_where_another_or_no_single_one_is_late_then():
         assert [each.ranks for each in found.new] == [ranks]
     same = verified(report([before]), report([before], seed=1), "straggler")
     assert [one.verdict for one in same.findings] == ["still there"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gone"),
+    [
+        pytest.param(False, False, True, id="found and looked for by structure"),
+        pytest.param(True, True, True, id="by values"),
+        pytest.param(None, None, True, id="older records"),
+        pytest.param(True, False, False, id="by values, and then only by structure"),
+        pytest.param(False, True, True, id="by structure, and then by values too"),
+    ],
+)
+def test_a_parameter_that_values_showed_is_looked_for_by_values(
+    before: bool | None, after: bool | None, gone: bool
+):
+    def looked(at: Report, checked: bool | None) -> Report:
+        rows = to_table("parameters", [parameter("weight", G.shape, checked=checked)])
+        return replace(at, tables={**at.tables, "parameters": rows})
+
+    found = looked(report([finding("unsynced-parameter")]), before)
+    (one,) = verified(found, looked(report(), after)).findings
+    assert (one.verdict == "gone") is gone
+    if not gone:
+        assert "the run after checked no parameters" in one.why

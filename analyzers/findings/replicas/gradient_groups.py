@@ -1,0 +1,123 @@
+"""Groups of ranks over which gradients of the program are reduced, as far as records without values tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pandas as pd
+from msgspec import Struct
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.replicas.reductions import REDUCES, reductions
+from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import begins_with, codes, keep, text
+from shardtoll.ledger.records import ddp_causes
+
+REDUCERS: Final = {
+    ddp_causes.REDUCER: "DDP",
+    "FullyShardedDataParallel": "FSDP1",
+    "FSDP1": "FSDP1",
+    "FSDP": "FSDP2",
+}
+"""How the cause of a wrapper's reduction begins -> the wrapper. The table of parameters knows which ones
+these reduce."""
+
+MANY: Final = "..."
+"""Begins what follows the first of many names."""
+
+
+class Reducing(Struct, frozen=True):
+    """Ranks over which gradients were reduced."""
+
+    over: tuple[int, ...]
+    steps: frozenset[int]
+    """In which."""
+    names: frozenset[str]
+    """Parameters whose gradients the program reduced itself."""
+    wrapper: str | None
+    """The wrapper that reduces others; None if none does."""
+    source: str | None
+    """The line at which the program reduces them."""
+    reduce_op: str | None
+    mesh_dim: str | None
+
+
+@once
+def reducing(context: Context) -> list[Reducing]:
+    """Return the groups over which some step reduced gradients; one a set of ranks."""
+    by_hand, by_wrapper = _by_hand(context), _by_wrapper(context)
+    groups = []
+    for over in sorted({*by_hand, *by_wrapper}):
+        hand, wrapped = by_hand.get(over), by_wrapper.get(over)
+        every = [frame for frame in (hand, wrapped) if frame is not None]
+        first = every[0].iloc[0]
+        groups.append(
+            Reducing(
+                over=over,
+                steps=frozenset(int(step) for frame in every for step in frame["step"].unique()),
+                names=_names(context, hand),
+                wrapper=None if wrapped is None else _wrapper(str(wrapped["caused_by_op"].iloc[0])),
+                source=None if hand is None else _most(hand["source"]),
+                reduce_op=None if hand is None else _most(hand["reduce_op"]),
+                mesh_dim=text(first["mesh_dim"]),
+            )
+        )
+    return groups
+
+
+def _by_hand(context: Context) -> dict[tuple[int, ...], pd.DataFrame]:
+    """Return the reductions that the program asks for itself, of gradients that it names."""
+    frame = reductions(context)
+    frame = keep(
+        frame,
+        frame["over"].notna()
+        & ~frame["implicit"].fillna(False).astype(bool)
+        & ~begins_with(frame["caused_by_op"], (*REDUCERS, ddp_causes.DDP)),
+    )
+    overs: Iterable[tuple[int, ...]] = frame["over"].drop_duplicates()
+    return {over: keep(frame, frame["over"].map(lambda each, like=over: each == like)) for over in overs}
+
+
+def _by_wrapper(context: Context) -> dict[tuple[int, ...], pd.DataFrame]:
+    frame = context.in_steps
+    frame = keep(
+        frame,
+        frame["op"].isin(REDUCES)
+        & (frame["phase"] == "backward")
+        & (frame["group_size"] > 1)
+        & begins_with(frame["caused_by_op"], tuple(REDUCERS)),
+    )
+    sets: dict[tuple[int, ...], list[pd.DataFrame]] = {}
+    members = context.members
+    numbers, first = codes(frame, ["group", "rank"])
+    for number, (group, rank) in enumerate(first[["group", "rank"]].itertuples(index=False)):
+        over = members.get((str(group), int(rank)))
+        rows = frame[numbers == number]
+        if over is not None:
+            sets.setdefault(over, []).append(rows)
+    return {over: pd.concat(rows) for over, rows in sets.items()}
+
+
+def _names(context: Context, rows: pd.DataFrame | None) -> frozenset[str]:
+    if rows is None:
+        return frozenset()
+    names = frozenset(rows["name"].astype(str))
+    of_many = rows["parameter"].astype(str).str.contains(f", {MANY}", regex=False).any()
+    return names | carried(context) if of_many else names
+
+
+@once
+def carried(context: Context) -> frozenset[str]:
+    """Return the parameters that were seen in a collective of many, which does not name them."""
+    table = context.model
+    return frozenset(table["name"][table["carried"].fillna(False).astype(bool)].astype(str))
+
+
+def _wrapper(cause: str) -> str:
+    return next(name for beginning, name in REDUCERS.items() if cause.startswith(beginning))
+
+
+def _most(column: pd.Series[Any]) -> str | None:
+    counts = column.dropna().astype(str).value_counts()
+    return None if counts.empty else str(counts.index[0])
