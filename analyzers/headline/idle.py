@@ -163,7 +163,15 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         elif late is not None and "straggler" in kinds:
             longer = duration(late.before_ns - late.without_ns)
             return f"{head}: {fact}, and rank {late.rank} is late, which makes the step {longer} longer", LATE
-    return f"{head}: {fact}", advise
+    unexplained = advise is ADVISE and not set(ADVISE) & set(kinds)
+    return f"{head}: {fact}{f'; {_find(context)}' if unexplained else ''}", advise
+
+
+def _find(context: Context) -> str:
+    """Return how to find what a host does in idle time that no finding explains."""
+    if context.ledger.run.source == "live":
+        return "find its code with py-spy dump"
+    return "record with_stack=True to see the host's code"
 
 
 def _by_code(context: Context, rank: int, idle_ns: float) -> host_code.Doing | None:

@@ -28,6 +28,7 @@ HEADS: Final = {
     "gathered-logits": "Gathering logits costs",
     "latency-bound": "Many small messages cost",
     "needless-barrier": "A needless barrier costs",
+    "constant-buffers": "Broadcasts of constant buffers cost",
 }
 """Kind of the most expensive finding -> what costs most, if no rank is late and the network not slow."""
 

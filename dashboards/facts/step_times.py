@@ -136,9 +136,11 @@ def slowest(times: Sequence[RankTime]) -> RankTime | None:
 
 
 def longest(times: Sequence[RankTime]) -> RankTime | None:
-    """Return the rank whose `total_ns` is longest, whose parts are shown; see `slowest`, which watched steps
-    decide."""
-    return max(times, key=lambda time: time.total_ns, default=None)
+    """Return the rank whose bar is longest. `slowest` goes by watched steps, if there are any.
+
+    Bars leave capture's own work out of watched steps: it may be another amount on each rank.
+    """
+    return max(times, key=lambda time: time.bar_ns, default=None)
 
 
 def marks(times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:

@@ -129,3 +129,12 @@ def test_only_a_short_order_is_advice_in_words_of_its_own():
     assert orders([told], 0, "to send less, ") == ("to send less, give rank 3 its batch earlier",)
     assert orders([made("straggler", 9)], 0) == ()
     assert orders([told], None) == ()
+
+
+def test_needless_broadcasts_lead_over_slow_transfers():
+    """They cost on a fast network too, so their remedy is the first thing to do."""
+    assert set(moving.HEADS) <= set(moving.MOVING)
+    for kind in ("constant-buffers", "needless-barrier"):
+        (head, kinds) = moving.clause(None, 0.3, 15.0, [made(kind, 9), made("below-roofline", 9)])  # type: ignore[arg-type]
+        assert head.endswith("time, and transfers are slow too")
+        assert kinds == (kind,)

@@ -24,7 +24,8 @@ def test_code_that_the_host_is_in_for_most_of_the_idle_time_is_what_to_speed_up(
     said = headline(host(60, "lib/io/data.py:4 (read)"), host(20))
     assert said == f"Idle time costs most: {FACT}; speed up data.py:4 (read), or call it ahead of the step."
     # Named by its share of idle time; less than half of it is not what costs most.
-    assert headline(host(30, "lib/io/data.py:4 (read)"), host(50)) == f"Idle time costs most: {FACT}."
+    how = "record with_stack=True to see the host's code"
+    assert headline(host(30, "lib/io/data.py:4 (read)"), host(50)) == f"Idle time costs most: {FACT}; {how}."
 
 
 def test_a_recording_in_which_graphs_are_recorded_says_that_nothing_of_them_runs():

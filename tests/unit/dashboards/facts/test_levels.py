@@ -132,6 +132,17 @@ def test_slowest_stands_by_the_times_that_are_shown(width: int, capsys: pytest.C
     assert "0 <b>slowest surveyed</b>" in tables.steps(report)
 
 
+def test_capture_of_its_own_makes_no_rank_the_slowest():
+    """Bars leave capture out of watched steps: rank 0 takes longer with it, and rank 1 without it."""
+    longer = {"duration_ns": 40 * MS, "capture_ns": 15 * MS, "unattributed_ns": 34 * MS}
+    slow = replace(WATCHED, rank=1, duration_ns=30 * MS, unattributed_ns=24 * MS)
+    table = to_table("steps", [replace(WATCHED, **longer), slow])
+    whole = sample_reports.report()
+    times = step_times.rank_times(replace(whole, tables={**whole.tables, "steps": table}))
+    assert times[0].total_ns > times[1].total_ns
+    assert step_times.marks(times) == {(1,): "slowest"}
+
+
 def test_the_slowest_rank_is_that_of_the_watched_steps():
     slow = replace(WATCHED, step=2, rank=1, duration_ns=30 * MS, unattributed_ns=24 * MS)
     table = to_table("steps", [SURVEYED, replace(SURVEYED, rank=1), replace(WATCHED, step=2), slow])
