@@ -142,8 +142,8 @@ def _report(
     # The line does not name all of a thousand files. It names the fabric, so that the floors stay the same.
     named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
-    page = "" if writers else ", page: -o report.html"
-    more = [("More", f"{again} --all", f"one: --finding 1{page}")]
+    page = "" if writers else "; page: -o bill.html"
+    more = [("More", f"{again} --all", f"one finding: --finding 1{page}")]
     if unused is not None:
         more.append(("For measured floors", f"--fabric {quote(str(unused))}", ""))
     for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):

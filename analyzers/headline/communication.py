@@ -54,8 +54,8 @@ REFUTED_FACTOR: Final = 0.9
 def of_communication(context: Context, share: float, findings: Sequence[Finding]) -> Said:
     """Return the sentence on communication, which takes that `share` of all steps.
 
-    In this order: too little to be at fault; not divided into waiting and moving; waiting for stages of a
-    pipeline; waiting for late ranks; moving data while a rank is late too; moving data.
+    In this order: too little to be at fault; not divided into waiting and moving; waiting between stages.
+    Then waiting for late ranks, moving data while a rank is late too, and moving data alone.
     """
     brief = brief_of(context, share)
     if share < LEAST_SHARE:

@@ -11,6 +11,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
+from shardtoll.analyzers.findings.stragglers.late_remedies import AMD, NVIDIA
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
 from shardtoll.analyzers.headline.step_words import step_word
 from shardtoll.analyzers.shared import host_code
@@ -57,7 +58,7 @@ UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host
 UNTOLD_HINT: Final = "how much of that is the job's own is unknown"
 CAPTURES: Final = "The host records CUDA graphs, and nothing of them runs yet"
 CAPTURES_HINT: Final = "record steps that replay them"
-MAKERS: Final = ("NVIDIA", "TESLA", "GEFORCE", "AMD", "INSTINCT")
+MAKERS: Final = (*NVIDIA, *AMD)
 """Words in the name of a device that is a GPU."""
 ON_CPU: Final = "The host is busy outside operators"
 

@@ -57,7 +57,7 @@ def late_ranks(context: Context, brief: str, more: tuple[str, ...], findings: Se
     rows = waits(context)
     culprits = slept or (named(context, rows) if not rows.empty else [])
     if not culprits:
-        head = f"Ranks take turns in being late, not the network: {brief}"
+        head = f"Ranks take turns in being late; the network is not at fault: {brief}"
         return Said(head, more, first_of(findings, LATE))
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))

@@ -29,7 +29,7 @@ _ARGUMENT: Final = re.compile(
 )
 """An argument of a call that is set to a value, as `num_workers=4`."""
 _BETWEEN: Final = "outside the model"
-_BEYOND: Final = {"hidden": "overlapped", "left out": "removed"}
+_BEYOND: Final = {"hidden": "if hidden", "left out": "if gone"}
 """How a saving can be more than toll less floor: the transfer overlaps compute, or is removed."""
 
 
@@ -159,9 +159,9 @@ def _steps(report: Report, *, brief: bool = False) -> str:
 
     `brief`: without who begins there.
     """
-    steps = human.plural(summary.step_count(report), "step")
-    whole = "no marks" if brief else "no marks: the whole trace"
-    said = [whole] if any(each.kind == "no-steps" for each in report.notices) else []
+    unmarked = any(each.kind == "no-steps" for each in report.notices)
+    steps = "no steps marked" if unmarked else human.plural(summary.step_count(report), "step")
+    said = []
     torn = sorted({notice.rank for notice in report.notices if notice.kind == "launches-unseen"})
     if torn and brief:
         said.append("cut in mid-step")
@@ -290,9 +290,9 @@ def remedy(finding: Finding, room: int = CLAUSE) -> str:
 
 
 def _effort(effort: str | None, code: str, text: str) -> str:
-    """Return ` (a flag: broadcast_buffers=False)`: a small fix with the argument that its code sets."""
+    """Return ` (fix: a flag, broadcast_buffers=False)`: a small fix with the argument that its code sets."""
     if effort is None:
         return ""
     argument = _ARGUMENT.search(code) if effort in _SMALL else None
-    named = "" if argument is None or f"{argument[1]}=" in text else f": {argument[0]}"
-    return f" ({effort}{named})"
+    named = "" if argument is None or f"{argument[1]}=" in text else f", {argument[0]}"
+    return f" (fix: {effort}{named})"

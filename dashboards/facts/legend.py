@@ -12,7 +12,7 @@ from shardtoll.ledger.records.finding import do_not_add_up
 
 _FIGURES: Final = ("toll", "floor", "saving")
 _COST: Final = "cost per step on the worst rank"
-_APART: Final = "tolls do not add up"
+_APART: Final = "do not sum tolls"
 _ORDER: Final = "warnings before infos"
 _WORDS: Final = (
     (_COST, "least time for its transfers", "what the fix gains"),
@@ -26,6 +26,13 @@ _WORDS: Final = (
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
 _PLAIN: Final = 4
 """How many of them are understood without more."""
+_AT_MOST: Final = {
+    "what the fix gains": "the most that the fix gains",
+    "the fix's gain": "the most the fix gains",
+    "fix's gain": "most the fix gains",
+    "gain": "gain at most",
+}
+"""Meaning of a saving -> the same if some savings are upper bounds."""
 
 
 _SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole", "surveyed: whole")
@@ -50,8 +57,8 @@ def legend(
 ) -> str | None:
     """Return what those of toll, floor and saving mean that stand in `names`, within `width` columns.
 
-    It says if the tolls of the findings do not add up, and why a smaller toll stands above a larger one. None
-    without names.
+    It says if the tolls of the findings exceed what a rank loses, and why a smaller toll stands above a
+    larger one. None without names.
     """
     line = None
     order = f" · {_ORDER}" if "toll" in names and _out_of_order(findings) else ""
@@ -62,7 +69,7 @@ def legend(
         if "toll" in names and exceed(report, findings):
             meanings["toll"] += f"; {_APART}"
         if any(finding.saving_ns and finding.replayed is None for finding in findings):
-            meanings["saving"] += " at most"
+            meanings["saving"] = _AT_MOST[meanings["saving"]]
         line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
         line += then if line else ""
         if width is None or len(line) <= width:

@@ -125,6 +125,8 @@ class FirstScreen:
                 lines.append(Text(whole))
                 continue
             head = f"{words} ({also}):" if also else f"{words}:"
+            # A hint that is cut in its middle helps nobody.
+            head = head if cell_len(head) <= width else f"{words}:"
             lines += [cut(Text(head), width), Verbatim(command)]
         return lines
 

@@ -24,5 +24,5 @@ def mesh_words(run: Run) -> str | None:
     if ranks == run.world_size:
         return f"mesh {' x '.join(dims)}"
     if ranks > run.world_size:
-        return f"overlapping dims {', '.join(dims)}"
+        return f"mesh dims {', '.join(dims)} (overlapping)"
     return f"mesh {'dim' if len(dims) == 1 else 'dims'} {', '.join(dims)}"

@@ -193,6 +193,17 @@ def test_late_ranks(part: str | None, on_cpu: bool):
         made(Remedy(*late_remedies.remedy(part, phase, 3, on_cpu=on_cpu)))
 
 
+def test_clocks_are_read_by_the_tool_of_the_maker_of_the_gpu():
+    def of(device: str | None) -> str:
+        return " ".join(
+            filter(None, late_remedies.remedy("compute_ns", None, 3, on_cpu=False, device=device))
+        )
+
+    assert "rocm-smi" not in of("NVIDIA A100-SXM4-80GB")
+    assert "nvidia" not in of("AMD Instinct MI300X")
+    assert "nvidia-smi -q (or rocm-smi)" in of(None)
+
+
 CAUSES: tuple[Cause, ...] = (
     "missing-reduction", "wrong-scale", "replicas-differ",
     "missing", "extra", "zero", "not-finite", "unknown",

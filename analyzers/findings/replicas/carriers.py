@@ -108,8 +108,8 @@ def _sizes(context: Context) -> dict[str, int]:
 def least_bytes(shape: str) -> int:
     """Return the fewest bytes in a message that may still carry a gradient of this shape, compressed.
 
-    As a product of two matrices of rank one (PowerSGD) the larger of them has a number for each row or each
-    column; none is taken to be less than a byte.
+    PowerSGD sends a product of two matrices of rank one. The larger of them has a number for each row or each
+    column. No number is taken to be less than a byte.
     """
     sides: list[int] = json.loads(shape)
     if len(sides) < 2:

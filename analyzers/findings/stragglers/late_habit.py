@@ -89,6 +89,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
                 rank,
                 on_cpu=host_computes(context),
                 serves=context.serves,
+                device=context.ledger.run.device,
             ),
             counterfactual="the same step with this rank arriving with the second-to-last one",
         ),

@@ -35,6 +35,14 @@ IDLE: Final = {"data_ns": "late_data_ns", "sync_ns": "late_sync_ns", "host_ns": 
 """Idle parts of a late rank's step -> the figure that says how much longer they are."""
 
 
+NVIDIA: Final = ("NVIDIA", "TESLA", "GEFORCE")
+AMD: Final = ("AMD", "INSTINCT")
+"""Words in the names of the makers' GPUs."""
+ROCM_TOOL: Final = "rocm-smi"
+_ROCM: Final = '["rocm-smi", "--showclocks", "--showtemp", "--showpower"]'
+_NVIDIA: Final = '["nvidia-smi", "-q", "-d", "CLOCK,PERFORMANCE,TEMPERATURE,POWER"]'
+
+
 def launch_figures(part: str | None, more_ns: float, *, on_cpu: bool) -> tuple[Figure, ...]:
     """Return how much longer the late rank's device waits for launches, if that is what makes it late."""
     if part != "host_ns" or on_cpu or more_ns <= 0:
@@ -54,12 +62,27 @@ def idle_figures(more_ns: Mapping[str, float]) -> tuple[Figure, ...]:
     )
 
 
+def _tool(device: str | None) -> str:
+    """Return the tool that shows the device's clocks; both if its maker is unknown."""
+    name = (device or "").upper()
+    if any(word in name for word in AMD):
+        return ROCM_TOOL
+    known = any(word in name for word in NVIDIA)
+    return "nvidia-smi -q" if known else f"nvidia-smi -q (or {ROCM_TOOL})"
+
+
 def remedy(
-    part: str | None, phase: str | None, rank: int, *, on_cpu: bool, serves: bool = False
+    part: str | None,
+    phase: str | None,
+    rank: int,
+    *,
+    on_cpu: bool,
+    serves: bool = False,
+    device: str | None = None,
 ) -> tuple[str, str | None]:
     """Return text and code for the part that is longer most; general advice if it is not known.
 
-    `serves`: the job is inference.
+    `serves`: the job is inference. `device`: the device's name, which decides by which tool clocks are read.
     """
     served = serving_remedies.late(part, rank) if serves else None
     if served is not None:
@@ -83,14 +106,14 @@ def remedy(
     if part == "compute_ns":
         return (
             f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''}, else compare "
-            f"{'cores and load by top' if on_cpu else 'clocks by nvidia-smi -q (or rocm-smi)'}. More work "
+            f"{'cores and load by top' if on_cpu else f'clocks by {_tool(device)}'}. More work "
             "is longer sequences, more tokens or more layers. "
             "Without it the device is slower: compare clocks, temperature and power.",
             f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
             + (
                 "    print([tuple(x.shape) for x in batch], os.sched_getaffinity(0), os.getloadavg())"
                 if on_cpu
-                else '    subprocess.run(["nvidia-smi", "-q", "-d", "CLOCK,PERFORMANCE,TEMPERATURE,POWER"])'
+                else f"    subprocess.run({_ROCM if _tool(device) == ROCM_TOOL else _NVIDIA})"
             ),
         )
     if part == "data_ns":

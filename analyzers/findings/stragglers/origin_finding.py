@@ -71,7 +71,14 @@ def finding(context: Context, origin: Origin, rows: pd.DataFrame, line: Line, se
             ),
         ),
         remedy=Remedy(
-            *late_remedies.remedy(cause.part, None, origin.rank, on_cpu=on_cpu, serves=context.serves),
+            *late_remedies.remedy(
+                cause.part,
+                None,
+                origin.rank,
+                on_cpu=on_cpu,
+                serves=context.serves,
+                device=context.ledger.run.device,
+            ),
             counterfactual=f"the step replayed with this rank as fast as {compared_with(context, origin)}",
         ),
         confidence="likely",

@@ -150,7 +150,7 @@ def test_files_have_the_floors_of_the_terminal(
     page = shardtoll("report", "runs/a", "--all", *options).out.splitlines()[-1]
     assert page == f"as a page: {command} -o report.html"
     first = shardtoll("report", "runs/a", *options, "--width", 140).out.splitlines()
-    more = f"More: {command} --all (one: --finding 1, page: -o report.html)"
+    more = f"More: {command} --all (one finding: --finding 1; page: -o bill.html)"
     assert first[-2 if told else -1] == more
     if told:
         assert first[-1] == f"For measured floors: --fabric {file}"

@@ -43,7 +43,7 @@ def test_a_reason_of_its_own_says_that_a_late_rank_is_no_chance():
 
 def test_ranks_in_turns():
     said = reported(*job([0, 1, 2, 3] * 2)).headline
-    assert said.startswith("Ranks take turns in being late, not the network: ")
+    assert said.startswith("Ranks take turns in being late; the network is not at fault: ")
 
 
 def test_the_network():

@@ -23,23 +23,23 @@ def clause(text: str, code: str, effort: Effort = "a flag") -> str:
 @pytest.mark.parametrize(
     ("code", "named"),
     [
-        ("model = DDP(model, broadcast_buffers=False)", ": broadcast_buffers=False"),
-        ("DistributedDataParallel(model, bucket_cap_mb=2.4)", ": bucket_cap_mb=2.4"),
-        ('model = torch.compile(model, mode="reduce-overhead")', ': mode="reduce-overhead"'),
-        ("s = Schedule(stages, n_microbatches=4 * len(stages))", ": n_microbatches=4 * len(stages)"),
-        ("AdamW(model.parameters(), lr=lr, fused=True)", ": fused=True"),
+        ("model = DDP(model, broadcast_buffers=False)", ", broadcast_buffers=False"),
+        ("DistributedDataParallel(model, bucket_cap_mb=2.4)", ", bucket_cap_mb=2.4"),
+        ('model = torch.compile(model, mode="reduce-overhead")', ', mode="reduce-overhead"'),
+        ("s = Schedule(stages, n_microbatches=4 * len(stages))", ", n_microbatches=4 * len(stages)"),
+        ("AdamW(model.parameters(), lr=lr, fused=True)", ", fused=True"),
         ("x = x.redistribute(placements=placements)", ""),
         ("y = x == 3", ""),
         ("out.contiguous()", ""),
     ],
 )
 def test_a_small_fix_names_the_argument_that_its_code_sets(code: str, named: str) -> None:
-    assert clause("Turn it off", code) == f"Turn it off (a flag{named})"
+    assert clause("Turn it off", code) == f"Turn it off (fix: a flag{named})"
     # A larger fix is more than an argument, and one that the text names is not named twice.
-    assert clause("Turn it off", code, "a few lines") == "Turn it off (a few lines)"
+    assert clause("Turn it off", code, "a few lines") == "Turn it off (fix: a few lines)"
     if named:
         said = f"Turn it off by {named[2:]}"
-        assert clause(said, code, "one line") == f"{said} (one line)"
+        assert clause(said, code, "one line") == f"{said} (fix: one line)"
 
 
 def test_time_within_noise_has_one_figure() -> None:

@@ -25,7 +25,7 @@ from shardtoll.ledger.tables.tables import to_table
 from shardtoll.ledger.words import human
 from tests import sample_reports
 
-MORE = (("More", "shardtoll report runs/a --all", "one: --finding 1, page: -o report.html"),)
+MORE = (("More", "shardtoll report runs/a --all", "one finding: --finding 1; page: -o bill.html"),)
 
 
 def shown(
@@ -161,13 +161,11 @@ def test_the_run_line_says_what_the_recorded_steps_are():
     unmarked = Notice(0, "no-steps", "t")
     torn = tuple(Notice(rank, "launches-unseen", "t") for rank in range(4))
     assert " · 2 steps · " in line(Notice(0, "sizes-unknown", "t"))
-    assert " · 2 steps (no marks: the whole trace) · " in line(unmarked)
+    assert " · no steps marked · " in line(unmarked)
     assert " · 2 steps (begins in mid-step) · " in line(*torn)
-    assert " · 2 steps (no marks: the whole trace, ranks 1, 3 begin in mid-step) · " in line(
-        unmarked, torn[1], torn[3]
-    )
+    assert " · no steps marked (ranks 1, 3 begin in mid-step) · " in line(unmarked, torn[1], torn[3])
     assert "rank 1 begins in mid-step" in line(torn[1])
-    assert " · 2 steps (no marks, cut in mid-step) · " in line(unmarked, *torn, width=60)
+    assert " · no steps marked (cut in mid-step) · " in line(unmarked, *torn, width=60)
 
 
 def test_the_fabric_stays_in_a_run_line_that_is_too_long():
@@ -422,10 +420,10 @@ def test_a_command_is_never_broken():
     report = many(sample_reports.report(), 3)
     stream = io.StringIO()
     Screen(80, file=stream).print(
-        FirstScreen(report, [("More", command, "one: --finding 1, page: -o report.html")])
+        FirstScreen(report, [("More", command, "one finding: --finding 1; page: -o bill.html")])
     )
     lines = stream.getvalue().splitlines()
-    assert lines[-2:] == ["Also finding 9 (one: --finding 1, page: -o report.html):", command]
+    assert lines[-2:] == ["Also finding 9 (one finding: --finding 1; page: -o bill.html):", command]
     # The command takes two rows of this terminal.
     assert len(command) > 80
     assert len(lines) + 1 <= LINES

@@ -16,7 +16,7 @@ from tests import sample_reports
     ("world", "mesh", "words"),
     [
         (16, {"dp": 4, "pp": 4}, "mesh dp=4 x pp=4"),
-        (16, {"dp": 4, "pp": 4, "em": 2}, "overlapping dims dp=4, pp=4, em=2"),
+        (16, {"dp": 4, "pp": 4, "em": 2}, "mesh dims dp=4, pp=4, em=2 (overlapping)"),
         (16, {"tp": 2}, "mesh dim tp=2"),
         (16, {"tp": 2, "cp": 2}, "mesh dims tp=2, cp=2"),
         (16, {}, None),
