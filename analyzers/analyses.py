@@ -22,7 +22,6 @@ from shardtoll.analyzers.findings.replicas.remedies import wrapped
 from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
 from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
 from shardtoll.analyzers.findings.trust.overlaps import overlaps
-from shardtoll.analyzers.findings.trust.small_warnings import as_infos
 from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.headline.op_traffic import op_traffic
@@ -40,6 +39,7 @@ from shardtoll.analyzers.shared.effort import with_effort
 from shardtoll.analyzers.whatif.foresee import foreseen
 from shardtoll.analyzers.whatif.saved_twice import saved_twice
 from shardtoll.analyzers.whatif.savings import with_savings
+from shardtoll.analyzers.whatif.small_warnings import as_infos
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.report.report import ANALYZE

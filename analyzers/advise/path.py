@@ -91,7 +91,7 @@ def path(
         question = f"Is {family.name} enough?"
         if fastest is None:
             if smallest is None:
-                steps.append(Decision(question, "no layout suits batch and memory", "No: none is left."))
+                steps.append(Decision(question, "no layout suits batch and memory", "No: it has none."))
                 continue
             needed = human.size(smallest.memory_high_bytes)
             answer = f"No: it {fits_words(smallest.fits)}."

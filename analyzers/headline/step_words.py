@@ -9,8 +9,9 @@ from shardtoll.ledger.words.human import plural
 
 def step_word(context: Context) -> str:
     """Return `step`; of inference `decode step`, `prefill step` or `mixed step` if all are, else `inference
-    step`; `recording` if no steps are marked."""
-    if "no-steps" in set(context.notices["kind"]):
+    step`; `recording` if no rank marks steps."""
+    unmarked = context.notices.loc[context.notices["kind"] == "no-steps", "rank"]
+    if len(unmarked) and set(unmarked) >= set(context.ledger.run.ranks_seen):
         return "recording"
     if not context.serves:
         return "step"

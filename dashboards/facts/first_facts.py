@@ -159,9 +159,11 @@ def _steps(report: Report, *, brief: bool = False) -> str:
 
     `brief`: without who begins there.
     """
-    unmarked = any(each.kind == "no-steps" for each in report.notices)
-    steps = "no steps marked" if unmarked else human.plural(summary.step_count(report), "step")
-    said = []
+    without = summary.unmarked_ranks(report)
+    every = set(without) >= set(report.run.ranks_seen)
+    steps = "no steps marked" if without and every else human.plural(summary.step_count(report), "step")
+    verb = "marks" if len(without) == 1 else "mark"
+    said = [f"{human.ranks(without)} {verb} none"] if without and not every else []
     torn = sorted({notice.rank for notice in report.notices if notice.kind == "launches-unseen"})
     if torn and brief:
         said.append("cut in mid-step")
@@ -188,22 +190,28 @@ def figures(finding: Finding, error_ns: float | None = None, saved_with: int | N
         known["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
         known["saving"] = known["saving"] if saved_with is None else f"saving: with finding {saved_with}"
     beyond = "" if finding.beyond_floor is None else f" ({_BEYOND[finding.beyond_floor]})"
-    if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
-        # A saving as large would be read as a second figure, and it is the same noise.
+    if _is_noise(finding, error_ns):
         known["toll"] = f"{known['toll']} (within noise)"
-        if finding.saving_ns == finding.toll_ns:
-            return [known["toll"] for _ in figure_names(finding)]
     return [
         " · ".join(known[name] for name in names) + (beyond if "floor" in names else "")
-        for names in figure_names(finding)
+        for names in figure_names(finding, error_ns)
     ]
 
 
-def figure_names(finding: Finding) -> list[tuple[str, ...]]:
+def figure_names(finding: Finding, error_ns: float | None = None) -> list[tuple[str, ...]]:
     """Return which of toll, floor and saving each entry of `figures` shows."""
     known = _known(finding)
+    if _is_noise(finding, error_ns) and finding.saving_ns == finding.toll_ns:
+        # A saving as large would be read as a second figure, and it is the same noise.
+        return [("toll",)] * 3
     without_floor = tuple(name for name in known if name != "floor")
     return [known, without_floor, without_floor[-1:]] if known else [()]
+
+
+def _is_noise(finding: Finding, error_ns: float | None) -> bool:
+    """Return whether its toll is compute or idle time of less than that error."""
+    toll_ns = finding.toll_ns
+    return error_ns is not None and toll_ns is not None and toll_ns < error_ns and finding.family in DIVIDED
 
 
 def _known(finding: Finding) -> tuple[str, ...]:

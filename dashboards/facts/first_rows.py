@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec.structs import replace as replace_struct
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.hung import KIND, hang_of
 from shardtoll.ledger import Finding, Report
-from shardtoll.ledger.records.one_cause import of_one_parameter
+from shardtoll.ledger.records.one_cause import of_one_parameter, one_change
 from shardtoll.ledger.words import human
 
 FINDINGS: Final = 5
@@ -150,10 +149,7 @@ def _cause(finding: Finding) -> Hashable:
     key = None if finding.remedy is None else finding.remedy.key
     if key is None or finding.kind == "straggler":
         return None
-    if finding.toll_ns is not None:
-        return finding.severity, key
-    place = replace(finding.where, parameter=None, module=None)
-    return finding.severity, finding.cause, finding.ranks, place, key
+    return one_change(finding) if finding.toll_ns is None else (finding.severity, key)
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -84,11 +84,14 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
 
 
 def unmarked(report: Report) -> bool:
-    """Return whether a trace marks no steps, so that start-up and all steps are one."""
-    return (
-        report.run.source == "trace"
-        and "no-steps" in pc.unique(report.tables["notices"].column("kind")).to_pylist()
-    )
+    """Return whether no trace marks steps, so that start-up and all steps are one."""
+    without = set(unmarked_ranks(report))
+    return report.run.source == "trace" and bool(without) and without >= set(report.run.ranks_seen)
+
+
+def unmarked_ranks(report: Report) -> list[int]:
+    """Return the ranks whose traces mark no steps."""
+    return sorted({notice.rank for notice in report.notices if notice.kind == "no-steps"})
 
 
 def no_marks(report: Report) -> str | None:

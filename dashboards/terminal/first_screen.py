@@ -187,7 +187,11 @@ def _finding(
     head = f"{row.number:>2} {finding.severity} {finding.kind}"
     where = clean(row.place or first_facts.place(finding, report))
     saved = first_facts.saved_with(report, row.number)
-    texts = zip(first_facts.figures(finding, error_ns, saved), first_facts.figure_names(finding), strict=True)
+    texts = zip(
+        first_facts.figures(finding, error_ns, saved),
+        first_facts.figure_names(finding, error_ns),
+        strict=True,
+    )
     for least, (figures, shown) in zip(_LEAST_PLACES, texts, strict=False):
         room = width - cell_len(head) - cell_len(figures) - 4
         named = shown

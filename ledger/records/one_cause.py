@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from shardtoll.ledger.records.finding import Finding
 
-CONSEQUENCES: Final = ("wrong-gradient", "replica-drift")
-"""Kinds of errors that another error of the same parameter may cause, which stands above them."""
 OWN_REASONS: Final = ("data-stall", "host-sync", "checkpoint-stall", "launch-bound", "transfer-stall")
 """Kinds of findings of one rank that make it late."""
+CAUSED_BY: Final = {
+    "wrong-gradient": ("unsynced-parameter",),
+    "replica-drift": ("unsynced-parameter", "wrong-gradient"),
+}
+"""Kind of an error -> the kinds that cause it on the same parameter: what was never reduced has a wrong
+gradient, and its replicas drift. Equal shards or a gradient that adds up on all ranks cause neither."""
 MOST_OF_IT: Final = 0.5
 """Part of the waiting for a rank that its own reason must cost."""
 
@@ -26,21 +31,37 @@ def of_late_launches(findings: Sequence[Finding]) -> list[int]:
 
 
 def of_one_parameter(findings: Sequence[Finding]) -> dict[int, int]:
-    """Return place of an error -> place of the error that causes it: of the same parameter, and above it.
+    """Return place of an error -> place of the error above it that causes it, by `CAUSED_BY`.
 
-    A parameter that was never reduced has a wrong gradient, and its replicas drift. The cause itself and
-    errors without a parameter have no entry.
+    All its parameters must be among those of the cause. The cause itself and errors without a parameter have
+    no entry.
     """
-    first: dict[str, int] = {}
+    errors = [place for place, finding in enumerate(findings) if finding.severity == "error"]
     causes: dict[int, int] = {}
-    for place, finding in enumerate(findings):
-        name = finding.where.parameter
-        if finding.severity != "error" or finding.family != "correctness" or name is None:
-            continue
-        cause = first.setdefault(name, place)
-        if cause != place and finding.kind in CONSEQUENCES and finding.kind != findings[cause].kind:
-            causes[place] = cause
+    for place in errors:
+        names, kinds = _parameters(findings[place]), CAUSED_BY.get(findings[place].kind, ())
+        above = (each for each in errors if each < place and findings[each].kind in kinds)
+        cause = next((each for each in above if names and names <= _parameters(findings[each])), None)
+        if cause is not None:
+            causes[place] = causes.get(cause, cause)
     return causes
+
+
+def _parameters(finding: Finding) -> frozenset[str]:
+    name = finding.where.parameter
+    return frozenset(finding.parameters or (() if name is None else (name,)))
+
+
+def one_change(finding: Finding) -> Hashable:
+    """Return what findings without a toll that one change fixes have in common; None if that is unknown.
+
+    They are of one place and cause, on the same ranks, and differ in the parameter alone.
+    """
+    key = None if finding.remedy is None else finding.remedy.key
+    if key is None or finding.toll_ns is not None:
+        return None
+    place = replace(finding.where, parameter=None, module=None)
+    return finding.severity, finding.cause, finding.ranks, place, key
 
 
 def own_reason(findings: Sequence[Finding], rank: int) -> int | None:

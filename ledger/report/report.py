@@ -22,7 +22,7 @@ from shardtoll.ledger.foreign.plain import from_plain, to_plain
 from shardtoll.ledger.foreign.regular import read_regular, unzipped
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
-from shardtoll.ledger.records.one_cause import of_one_parameter
+from shardtoll.ledger.records.one_cause import of_one_parameter, one_change
 from shardtoll.ledger.records.record import Group, Notice, Run
 from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.report.entry_points import EntryPoint
@@ -144,8 +144,8 @@ class Report:
         """Return ` of one cause` if one change fixes all errors: several parameters may have several each."""
         causes = of_one_parameter(errors)
         roots = [error for place, error in enumerate(errors) if place not in causes]
-        keys = {error.remedy.key if error.remedy is not None else None for error in roots}
-        one = len(errors) > 1 and len(keys) == 1 and (len(roots) == 1 or None not in keys)
+        changes = {one_change(error) for error in roots}
+        one = len(errors) > 1 and (len(roots) == 1 or (len(changes) == 1 and None not in changes))
         return " of one cause" if one else ""
 
     @property

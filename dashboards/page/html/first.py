@@ -98,7 +98,7 @@ def _findings(report: Report) -> str:
         f'<p class="note">{_safe(sentence)}</p>'
         for sentence in together.on_one_screen(report, [row.number for row in shown])
     )
-    names = {name for row in shown for name in first_facts.figure_names(row.finding)[0]}
+    names = {name for row in shown for name in first_facts.figure_names(row.finding, error)[0]}
     meaning = legend(report, [row.finding for row in shown], names)
     words = f'<p class="note">{_safe(meaning)}</p>' if meaning else ""
     return f'{words}<ol class="top">{rows}</ol>{linked}'

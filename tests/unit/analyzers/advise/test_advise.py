@@ -79,7 +79,7 @@ def test_a_family_that_the_batch_rules_out_says_so() -> None:
     few = advise(replace(BASE, gpus=16, sequences=8))
     data = next(step for step in few.path if step.question == "Is data parallel (DDP) enough?")
     assert data.number == "no layout suits batch and memory"
-    assert data.answer == "No: none is left."
+    assert data.answer == "No: it has none."
 
 
 def test_ties_overlap_and_the_front_is_a_front(small_advice) -> None:  # type: ignore[no-untyped-def]

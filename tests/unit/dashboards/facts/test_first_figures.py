@@ -66,14 +66,17 @@ def test_a_trace_without_marked_steps_says_so_above_its_figures() -> None:
         tables = {**report.tables, "notices": to_table("notices", list(notices))}
         return replace(report, tables=tables, run=replace(report.run, source=source, workload=workload))
 
-    unmarked = of(Notice(0, "no-steps", "t"))
+    none = [Notice(rank, "no-steps", "t") for rank in range(4)]
+    unmarked = of(*none)
     said = "No steps are marked: figures are of the whole recording, start-up included; call prof.step()"
     lines = shown(unmarked, 100).splitlines()
     bars = next(place for place, line in enumerate(lines) if line.startswith("whole recording: "))
     assert said in lines[:bars]
     assert summary.mean_of(unmarked) == "the whole recording"
-    serving = summary.no_marks(of(Notice(0, "no-steps", "t"), workload="inference"))
+    serving = summary.no_marks(of(*none, workload="inference"))
     assert serving is not None
     assert serving.endswith("; put record_function around each pass")
     assert summary.no_marks(of()) is None
-    assert summary.no_marks(of(Notice(0, "no-steps", "t"), source="live")) is None
+    # One trace without marks does not deny those of the others.
+    assert summary.no_marks(of(none[2])) is None
+    assert summary.no_marks(of(*none, source="live")) is None

@@ -158,14 +158,15 @@ def test_the_run_line_says_what_the_recorded_steps_are():
         tables = {**report.tables, "notices": to_table("notices", list(notices))}
         return first_facts.run_line(replace(report, tables=tables), width)
 
-    unmarked = Notice(0, "no-steps", "t")
+    unmarked = tuple(Notice(rank, "no-steps", "t") for rank in range(4))
     torn = tuple(Notice(rank, "launches-unseen", "t") for rank in range(4))
     assert " · 2 steps · " in line(Notice(0, "sizes-unknown", "t"))
-    assert " · no steps marked · " in line(unmarked)
+    assert " · no steps marked · " in line(*unmarked)
+    assert " · 2 steps (rank 2 marks none) · " in line(unmarked[2])
     assert " · 2 steps (begins in mid-step) · " in line(*torn)
-    assert " · no steps marked (ranks 1, 3 begin in mid-step) · " in line(unmarked, torn[1], torn[3])
+    assert " · no steps marked (ranks 1, 3 begin in mid-step) · " in line(*unmarked, torn[1], torn[3])
     assert "rank 1 begins in mid-step" in line(torn[1])
-    assert " · no steps marked (cut in mid-step) · " in line(unmarked, *torn, width=60)
+    assert " · no steps marked (cut in mid-step) · " in line(*unmarked, *torn, width=60)
 
 
 def test_the_fabric_stays_in_a_run_line_that_is_too_long():
