@@ -1,8 +1,8 @@
 """One rank is late in backward, and all others pay for it inside of their collectives.
 
-A four-layer model trains under DDP. In the backward of `blocks.1` rank 1 does something that takes it 200 ms
+A four-layer model trains under DDP. In the backward of `blocks.1` rank 1 does something that takes it 400 ms
 longer than the others: here it sleeps, in real jobs it is a slow disk, a debug hook, a host that swaps, a
-device that runs hot. What shows is an all_reduce of 200 ms on every other rank, and people look for the fault
+device that runs hot. What shows is an all_reduce of 400 ms on every other rank, and people look for the fault
 in the network (pytorch#71303: a rank that is behind looks like a collective that hangs).
 
 The bill has to name the rank, the phase and the module it was late in, and to count the others' time as
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardtoll.profiler import Session
 from shardtoll.samples.incidents.common import Expected, Incident, Program, main
 
-LATE_S: Final = 0.2
+LATE_S: Final = 0.4
 LATE: Final = 1
 """The rank that is late."""
 WIDTH: Final = 128
