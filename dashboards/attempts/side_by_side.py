@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards.facts import summary
-from shardtoll.dashboards.facts.first_rows import noise
+from shardtoll.dashboards.facts.first_screen.first_rows import noise
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.records.levels import in_steps, surveyed_steps, timed_steps

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from shardtoll.dashboards.facts import step_times, summary, together
+from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.first_screen import together
 from shardtoll.dashboards.words.escaped import code, in_html, plain, table
 from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.ledger import Finding, Report

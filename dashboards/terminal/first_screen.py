@@ -10,9 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, hung, summary, together, under_bars
-from shardtoll.dashboards.facts.first_rows import Row, largest_toll, worth_showing
-from shardtoll.dashboards.facts.legend import legend
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_screen import first_facts, hung, together, under_bars
+from shardtoll.dashboards.facts.first_screen.first_rows import Row, largest_toll, worth_showing
+from shardtoll.dashboards.facts.first_screen.legend import legend
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.hang_screen import hang_lines
 from shardtoll.dashboards.terminal.lines import broken, cut, wrapped

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from shardtoll.dashboards.facts import hung
+from shardtoll.dashboards.facts.first_screen import hung
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.lines import cut, wrapped
 from shardtoll.dashboards.words.text import clean

@@ -8,11 +8,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, summary
-from shardtoll.dashboards.facts.drawn import words
-from shardtoll.dashboards.facts.first_facts import Bar
-from shardtoll.dashboards.facts.first_rows import LEAST_SHARE
-from shardtoll.dashboards.facts.legend import words as words_meaning
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_screen import first_facts
+from shardtoll.dashboards.facts.first_screen.drawn import words
+from shardtoll.dashboards.facts.first_screen.first_facts import Bar
+from shardtoll.dashboards.facts.first_screen.first_rows import LEAST_SHARE
+from shardtoll.dashboards.facts.first_screen.legend import words as words_meaning
 from shardtoll.dashboards.terminal.lines import cut, in_parts
 from shardtoll.ledger import Report
 from shardtoll.ledger.words import human

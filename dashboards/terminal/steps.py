@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, step_times, summary
+from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.dashboards.facts.step_times import PARTS, RankTime
 from shardtoll.dashboards.terminal.fitted import width_of
 from shardtoll.dashboards.words.text import unbroken

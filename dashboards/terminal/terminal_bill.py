@@ -12,8 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, replayed_words, summary, together
+from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.facts.applies import applies
+from shardtoll.dashboards.facts.first_screen import first_facts, together
 from shardtoll.dashboards.terminal.coded import CODE_STYLE, coded
 from shardtoll.dashboards.terminal.fitted import tight
 from shardtoll.dashboards.terminal.verbatim import Verbatim

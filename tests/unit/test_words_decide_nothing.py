@@ -29,7 +29,7 @@ ALLOWED = {
     "profiler/live/gradients/remedies.py for_all": "writes code: asks for what it replaces",
     "analyzers/roofline/machines/gpu.py _is": "an accelerator's own name, which a device may report as well",
     "dashboards/exports/parquet.py _evidence": "prints: numbers and texts have their columns",
-    "dashboards/facts/first_facts.py remedy": "prints: the first sentence",
+    "dashboards/facts/first_screen/first_facts.py remedy": "prints: the first sentence",
     "dashboards/page/views/duplicated.py evidence": "prints: picks the entry that a tooltip repeats",
     "dashboards/terminal/terminal_bill.py _code": "prints: breaks code into lines",
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import first_facts, hung, summary, together, under_bars
-from shardtoll.dashboards.facts.drawn import words
-from shardtoll.dashboards.facts.first_facts import Bar
-from shardtoll.dashboards.facts.first_rows import Row, worth_showing
-from shardtoll.dashboards.facts.legend import legend
-from shardtoll.dashboards.facts.legend import words as words_meaning
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_screen import first_facts, hung, together, under_bars
+from shardtoll.dashboards.facts.first_screen.drawn import words
+from shardtoll.dashboards.facts.first_screen.first_facts import Bar
+from shardtoll.dashboards.facts.first_screen.first_rows import Row, worth_showing
+from shardtoll.dashboards.facts.first_screen.legend import legend
+from shardtoll.dashboards.facts.first_screen.legend import words as words_meaning
 from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Finding, Report

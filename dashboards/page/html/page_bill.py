@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import replayed_words, summary, together
+from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.facts.applies import applies
+from shardtoll.dashboards.facts.first_screen import together
 from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import first_facts, step_times, summary
+from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.dashboards.facts.hta_tables import contradiction, hta_tables, named_ranks
 from shardtoll.dashboards.facts.sites import Site
 from shardtoll.dashboards.facts.waits import HEADS, late_ranks

@@ -15,7 +15,7 @@ from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.findings.trust.overlaps import overlaps
 from shardtoll.analyzers.whatif.saved_twice import saved_twice
 from shardtoll.dashboards.exports.markdown import markdown
-from shardtoll.dashboards.facts import together
+from shardtoll.dashboards.facts.first_screen import together
 from shardtoll.dashboards.page.html.page_bill import bill as page_bill
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.ledger import Finding, Report, Rows

@@ -10,8 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from shardtoll.dashboards.facts import first_facts, together
-from shardtoll.dashboards.facts.drawn import drawn_ns, words
+from shardtoll.dashboards.facts.first_screen import first_facts, together
+from shardtoll.dashboards.facts.first_screen.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.terminal import step_bars, terminal

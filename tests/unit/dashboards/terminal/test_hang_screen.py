@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from shardtoll.dashboards.facts.first_rows import worth_showing
+from shardtoll.dashboards.facts.first_screen.first_rows import worth_showing
 from shardtoll.dashboards.page import page
 from shardtoll.dashboards.terminal.first_screen import LINES
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Where

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards.facts import first_facts
+from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from tests import sample_reports

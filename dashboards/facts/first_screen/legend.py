@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
-from shardtoll.dashboards.facts.drawn import IDLE, UNATTRIBUTED
+from shardtoll.dashboards.facts.first_screen.drawn import IDLE, UNATTRIBUTED
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.finding import do_not_add_up
 

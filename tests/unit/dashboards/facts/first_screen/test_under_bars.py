@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardtoll.dashboards.facts import summary, under_bars
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_screen import under_bars
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Figure, Finding, Notice, Report, Where
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from shardtoll.dashboards.facts.first_rows import largest_toll
+from shardtoll.dashboards.facts.first_screen.first_rows import largest_toll
 from shardtoll.ledger import Report
 from shardtoll.ledger.records.one_cause import of_late_launches, of_own_reason
 from shardtoll.ledger.words import human

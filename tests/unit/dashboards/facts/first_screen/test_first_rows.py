@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardtoll.dashboards.attempts.side_by_side import Attempt, bill_lines
-from shardtoll.dashboards.facts import first_facts, together
-from shardtoll.dashboards.facts.first_rows import FINDINGS, rows, worth_showing
+from shardtoll.dashboards.facts.first_screen import first_facts, together
+from shardtoll.dashboards.facts.first_screen.first_rows import FINDINGS, rows, worth_showing
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.ledger import Figure, Finding, Remedy, Report, Where
 from shardtoll.ledger.records.finding import Severity

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from shardtoll.dashboards.facts import step_times, summary
-from shardtoll.dashboards.facts.drawn import drawn_ns, words
-from shardtoll.dashboards.facts.first_rows import DIVIDED, LEAST_SHARE, Row, worth_showing
+from shardtoll.dashboards.facts.first_screen.drawn import drawn_ns, words
+from shardtoll.dashboards.facts.first_screen.first_rows import DIVIDED, LEAST_SHARE, Row, worth_showing
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report

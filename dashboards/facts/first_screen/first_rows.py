@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from shardtoll.dashboards.facts import step_times, summary
-from shardtoll.dashboards.facts.hung import KIND, hang_of
+from shardtoll.dashboards.facts.first_screen.hung import KIND, hang_of
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.one_cause import of_one_parameter, one_change
 from shardtoll.ledger.words import human

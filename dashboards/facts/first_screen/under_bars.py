@@ -7,7 +7,8 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from shardtoll.dashboards.facts import first_facts, step_times, summary
+from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.columns import literal

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards.facts import first_facts
-from shardtoll.dashboards.facts.drawn import IDLE, UNATTRIBUTED
-from shardtoll.dashboards.facts.legend import exceed, legend, words
+from shardtoll.dashboards.facts.first_screen import first_facts
+from shardtoll.dashboards.facts.first_screen.drawn import IDLE, UNATTRIBUTED
+from shardtoll.dashboards.facts.first_screen.legend import exceed, legend, words
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.dashboards.terminal.first_screen import LINES
 from shardtoll.ledger import Finding, Report, Where

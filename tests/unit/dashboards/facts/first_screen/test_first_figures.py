@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards.facts import first_facts, summary
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.ledger import Figure, Finding, Notice, Remedy, Report, Where
 from shardtoll.ledger.records.finding import Effort
 from shardtoll.ledger.tables.tables import to_table
