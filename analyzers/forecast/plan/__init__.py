@@ -2,7 +2,7 @@
 
 Start reading in `price`.
 
-It may import `analyzers.forecast.compute`, `analyzers.replay.events`, `analyzers.roofline`,
+It may import `analyzers.forecast.compute`, `analyzers.forecast.plan.graphs`, `analyzers.roofline`,
 `analyzers.shared`, `ledger`, `ledger.answers`.
 """
 

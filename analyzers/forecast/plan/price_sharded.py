@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.graphs.sharded_step import ShardedTimes, sharded_step_ns
 from shardtoll.analyzers.forecast.plan.groups import Groups
 from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns, sharded_parameters
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import Phases
-from shardtoll.analyzers.forecast.plan.sharded_step import ShardedTimes, sharded_step_ns
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 

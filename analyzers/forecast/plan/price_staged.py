@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.graphs.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.analyzers.forecast.plan.groups import Groups
 from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns, sharded_parameters
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.passes import EMPTY, Phase
 from shardtoll.analyzers.forecast.plan.phases import Phases
 from shardtoll.analyzers.forecast.plan.rank_share import share_of
-from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.analyzers.forecast.plan.stages import stage_layers
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan

@@ -37,7 +37,7 @@ ALLOWED: Final = {
     "facts/pipeline_parts.py _operators": ENDS,
     "facts/step_times.py rank_times": "a step without capture's own work, as its two parts are recorded",
     "facts/step_times.py fold": SCALES,
-    "facts/first_screen/under_bars.py not_explained": "whether bars and verdict hold a time to steps of one length",
+    "facts/first_screen/under_bars.py not_explained": "whether bars and verdict have steps of one length",
     "page/html/fall.py waterfall": "what each change takes off, from the two times beside it",
     "page/html/first.py _bar": "the width of a bar's parts",
     "page/html/page_bill.py _finding": SCALES,

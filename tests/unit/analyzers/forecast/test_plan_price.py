@@ -10,14 +10,14 @@ from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan import FabricNetwork, MeasuredNetwork, price_plan
 from shardtoll.analyzers.forecast.plan.band import band_scope, half_width
 from shardtoll.analyzers.forecast.plan.constants import fitted, widths
+from shardtoll.analyzers.forecast.plan.graphs.schedule import schedule
+from shardtoll.analyzers.forecast.plan.graphs.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.analyzers.forecast.plan.groups import groups_of
 from shardtoll.analyzers.forecast.plan.local import expert_shards, local_experts
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import phases_of
-from shardtoll.analyzers.forecast.plan.schedule import schedule
 from shardtoll.analyzers.forecast.plan.sizes import parameters
-from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.analyzers.forecast.plan.traits import TRAITS
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger import UsageError

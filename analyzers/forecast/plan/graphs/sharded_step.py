@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Final
 
-from shardtoll.analyzers.forecast.plan.template import Drawn, Template
+from shardtoll.analyzers.forecast.plan.graphs.template import Drawn, Template
 from shardtoll.analyzers.replay.events.event_graph import Kind
 
 _UNITS: Final = (4, 7)

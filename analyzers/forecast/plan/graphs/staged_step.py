@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from shardtoll.analyzers.forecast.plan.schedule import Task, schedule
-from shardtoll.analyzers.forecast.plan.template import Drawn, Template
+from shardtoll.analyzers.forecast.plan.graphs.schedule import Task, schedule
+from shardtoll.analyzers.forecast.plan.graphs.template import Drawn, Template
 from shardtoll.analyzers.replay.events.event_graph import Kind
 
 _BUCKETS: Final = 6
