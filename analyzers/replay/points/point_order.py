@@ -65,7 +65,8 @@ def in_order(
             for number in numbers_of[rows[point]]:
                 awaited[number] -= 1
                 if awaited[number] == 0:
-                    free = [other for other in waiting.pop(number, []) if other in stuck]
+                    # A rank that went on without may wait for the same collective twice.
+                    free = [other for other in dict.fromkeys(waiting.pop(number, ())) if other in stuck]
                     for other in free:
                         stuck.pop(other)
                     ready.extend(free)

@@ -87,6 +87,16 @@ def test_records_that_contradict_each_other_come_to_an_end() -> None:
     assert sorted(in_order(rank, row, done, match, match).tolist()) == list(range(8))
 
 
+def test_a_rank_that_waits_twice_for_one_collective_goes_on_once() -> None:
+    """Damaged records: rank 0 completes a collective twice, rank 1 arrives at it after one that never ends."""
+    rank = np.array([0, 0, 0, 1, 1])
+    row = np.array([0, 1, 4, 3, 2])
+    done = np.array([True, True, False, True, False])
+    match = np.array([0, 0, 0, 1, 1])
+    feeds = np.array([-1, -1, 0, -1, 1])
+    assert sorted(in_order(rank, row, done, match, feeds).tolist()) == list(range(5))
+
+
 def rooted(op: str, starts: tuple[int, ...], ends: tuple[int, ...], backend: str = "nccl") -> Graph:
     """Return the graph of one step with one operation, whose root is rank 0; times in ms."""
     count = len(starts)
