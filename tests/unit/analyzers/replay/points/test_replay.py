@@ -88,7 +88,7 @@ def test_records_that_contradict_each_other_come_to_an_end() -> None:
 
 
 def test_a_rank_that_waits_twice_for_one_collective_goes_on_once() -> None:
-    """Damaged records: rank 0 completes a collective twice, rank 1 arrives at it after one that never ends."""
+    """Damaged records: rank 0 ends a collective twice, rank 1 arrives at it after one that never ends."""
     rank = np.array([0, 0, 0, 1, 1])
     row = np.array([0, 1, 4, 3, 2])
     done = np.array([True, True, False, True, False])
