@@ -110,9 +110,22 @@ def later_steps(context: Context) -> tuple[int, ...]:
     return tuple(step for step in context.timed if step != context.steps[0]) or context.steps[1:]
 
 
+def inside_steps(context: Context, rows: pd.DataFrame) -> tuple[int, ...]:
+    """Return the steps in which waiting inside of a step counts: those of `later_steps` if they show it.
+
+    Steps that were only watched show it if some of them have any. Else the surveyed or traced steps count.
+    The first of the run counts only if there is no other.
+    """
+    later, told = later_steps(context), told_steps(context)
+    watched = keep(rows, rows["step"].isin(set(later) - set(told)))
+    if watched["lost_ns"].fillna(0).gt(0).any():
+        return later
+    return tuple(step for step in told if step != context.steps[0] or len(context.steps) <= 2) or told
+
+
 def waits(context: Context, rows: pd.DataFrame) -> Waits:
     """Return what each rank with a step waits, as its rows of the stalls' table say."""
-    later, surveyed = later_steps(context), told_steps(context)
+    later, inside = later_steps(context), inside_steps(context, rows)
     timed = context.timed_rows
     timed = keep(timed, timed["step"].isin(later)) if timed["step"].isin(later).any() else timed
     step = (timed["duration_ns"] - timed["capture_ns"]).groupby(timed["rank"]).mean().astype("float64")
@@ -121,7 +134,7 @@ def waits(context: Context, rows: pd.DataFrame) -> Waits:
         sums = keep(rows, rows["step"].isin(steps)).groupby("rank")[part].sum().astype("float64")
         return sums.reindex(step.index, fill_value=0.0) / max(1, len(steps))
 
-    return Waits(each("before_ns", later), each("lost_ns", surveyed), step)
+    return Waits(each("before_ns", later), each("lost_ns", inside), step)
 
 
 def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
@@ -182,11 +195,11 @@ def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
 
 def _held_up_once(context: Context, rows: pd.DataFrame) -> list[int]:
     """Return the ranks that wait in one of several steps alone, and not for long."""
-    later, surveyed = later_steps(context), told_steps(context)
+    later, inside = later_steps(context), inside_steps(context, rows)
     if len(later) <= 2:
         return []
     counts = rows["before_ns"].where(rows["step"].isin(later), 0) + rows["lost_ns"].where(
-        rows["step"].isin(surveyed), 0
+        rows["step"].isin(inside), 0
     )
     each = counts.groupby([rows["rank"], rows["step"]]).sum().groupby(level="rank")
     often = each.agg(lambda waited: int((waited >= LEAST_NS).sum()))

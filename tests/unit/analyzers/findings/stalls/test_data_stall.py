@@ -136,3 +136,23 @@ def test_the_steps_parts_are_left_as_they_are() -> None:
     report = reported([fetch(25 * MS)])
     assert report.steps["duration_ns"].tolist() == [100 * MS] * 2
     assert report.steps["idle_ns"].tolist() == [10 * MS] * 2
+
+
+def test_watched_steps_that_fetch_inside_count_and_not_the_first_of_the_run() -> None:
+    """Four surveyed steps, of which the first fetched before it, and four watched ones: 80 ms in each."""
+    unknown = {"compute_ns": 0, "idle_ns": 0, "exposed_comm_ns": 10 * MS, "unattributed_ns": 90 * MS}
+    rows = [
+        step(number, rank) if number < 4 else step(number, rank, level="watch", **unknown)
+        for number in range(8)
+        for rank in (0, 1)
+    ]
+    stalls = [fetch(0, number=number, lost_ns=80 * MS, total_ns=80 * MS) for number in range(1, 8)]
+
+    def toll_ns(*made: Stall) -> int | None:
+        book = ledger(run=run_of(2), steps=rows, stalls=[fetch(1 * MS), *made])
+        (finding,) = (each for each in run(book).findings if each.kind == "data-stall")
+        return finding.toll_ns
+
+    assert toll_ns(*stalls) == 80 * MS
+    # Steps that were only watched may show nothing of it: the surveyed ones but the first count.
+    assert toll_ns(*stalls[:3]) == 80 * MS
