@@ -92,8 +92,8 @@ def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
         single = getattr(state, "_fsdp_param_group", None)
         groups = [] if single is None else [single]
     for parameter in module.parameters():
-        before = wrapped.get(id(parameter))
-        if before is None or before.wrapper != "FSDP2":
+        # What DDP or replicate() has under it is theirs.
+        if id(parameter) not in wrapped:
             wrapped[id(parameter)] = Wrapped("FSDP2", None, False)
     for group in groups:
         info = group.mesh_info
