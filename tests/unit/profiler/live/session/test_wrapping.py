@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from shardtoll.profiler.live.session import wrapping
@@ -47,3 +46,14 @@ def test_a_layer_of_ddp_inside_of_what_fsdp2_shards(monkeypatch: pytest.MonkeyPa
     # What FSDP2 manages is FSDP2's, whoever else has it.
     monkeypatch.setattr(wrapping, "_ddps", lambda *_, **__: [ddp_of(model)])
     assert of_name(model)["trunk.weight"] == Wrapped("FSDP2", "dp", True)
+
+
+def test_gradients_that_ddp_delays_are_reduced_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`delay_all_reduce_named_params`: the reducer never has them, and DDP sends them itself."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    delayed = list(model[1].parameters())
+    ddp = ddp_of(model, _module_parameters=list(model[0].parameters()), _delay_all_reduce_params=delayed)
+    monkeypatch.setattr(wrapping, "_ddps", lambda *_, **__: [ddp])
+    assert [of_name(model)[name].reduces for name in ("0.weight", "1.weight")] == [True, True]
+    ddp._delay_all_reduce_params = delayed[:1]
+    assert of_name(model)["1.bias"].reduces is False
