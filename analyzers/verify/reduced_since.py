@@ -1,7 +1,7 @@
-"""Whether a run shows that a parameter is reduced now: silence about a gradient that nobody reduces is no proof.
+"""Whether a run shows that a parameter is reduced now: silence on a gradient nobody reduced is no proof.
 
-That finding rests on structure, and whatever leaves a doubt keeps it silent: a watched run, or one message more
-of which nobody knows what it holds. So the run after has to show what became of the parameter.
+That finding goes by structure, and whatever leaves a doubt keeps it silent: a watched run, or a message more
+that nobody can name. So the run after has to show what became of the parameter.
 """
 
 from __future__ import annotations

@@ -107,10 +107,54 @@ def test_it_stands_before_costs_and_in_the_verdict():
 def test_a_call_of_many_tensors_that_were_seen():
     """Only the first is named; the table says which others were in it."""
     rows = [replace(row, carried=row.name in REDUCED) for row in held()]
-    calls = sums(("a.weight",), message_bytes=3 * BYTES, parameter="a.weight, ... (3 parameters)")
-    (one,) = found(rows, calls)
+    call = sums(("a.weight",), message_bytes=3 * BYTES, parameter="a.weight, ... (3 parameters)")
+    (one,) = found(rows, call)
     assert one.where.parameter == "head.weight"
-    assert found([replace(row, carried=True) for row in held()], calls) == []
+    assert found([replace(row, carried=True) for row in held()], call) == []
+
+
+TEN = tuple(f"{number}.weight" for number in range(10))
+
+
+def calls(flat: int = 0, op: str = "all_reduce") -> list[Collective]:
+    """Return two calls of four of the ten each; the second has as many more in a flat tensor."""
+    first = sums(TEN[:1], message_bytes=4 * BYTES, parameter="0.weight, ... (4 parameters)")
+    whole = (4 + flat) * BYTES
+    more = {"seq": 1, "message_bytes": whole, "parameter": "4.weight, ... (4 parameters)", "op": op}
+    return [*first, *sums(TEN[4:5], **more)]
+
+
+def test_several_calls_of_many_tensors_hold_together_what_was_seen():
+    rows = [replace(row, carried=row.name in TEN[:8]) for row in held(TEN)]
+    (one,) = found(rows, calls())
+    assert one.parameters == TEN[8:]
+    assert found(rows, calls(flat=2)) == []
+
+
+def test_calls_that_hold_a_part_of_what_was_seen_hold_the_smallest():
+    """As one of four of the five: the fifth was seen in another step."""
+    rows = [replace(row, carried=row.name in TEN[:5]) for row in held(TEN)]
+    made = [*calls()[:2], *sums(TEN[5:9])]
+    (one,) = found(rows, made)
+    assert one.where.parameter == "9.weight"
+    small = changed(rows, "4.weight", shape="[4]", local_shape="[4]", numel=4)
+    assert found(small, made) == []
+
+
+def test_a_group_that_reduces_a_part_of_what_was_seen_is_not_that_of_gradients():
+    """Four of ten are added up, and four others sent by their owner."""
+    rows = [replace(row, carried=row.name in TEN[:8]) for row in held(TEN)]
+    assert found(rows, calls(op="broadcast")) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_sent_in_a_narrower_dtype(dtype):
+    """Each by itself they name all they hold; two of them in one message name one."""
+    narrow = {"dtype": dtype, "message_bytes": BYTES // 2}
+    (one,) = found(collectives=sums(**narrow))
+    assert one.where.parameter == "head.weight"
+    in_pairs = narrow | {"message_bytes": BYTES}
+    assert found(collectives=sums(("a.weight", "c.weight"), **in_pairs)) == []
 
 
 def wrapped(by: str, **given: Any) -> list[Parameter]:
@@ -223,6 +267,9 @@ def test_silent_if_ranks_hold_different_models():
         pytest.param({"parameter": "head.weight", "of_values": True}, id="its values are averaged"),
         pytest.param({"parameter": "head.weight", "op": "broadcast"}, id="sent by its owner"),
         pytest.param({"parameter": "a.weight", "message_bytes": 2 * BYTES}, id="a bucket with one name"),
+        pytest.param(
+            {"parameter": "a.weight", "message_bytes": BYTES // 4}, id="the largest of what it names"
+        ),
         pytest.param({"parameter": "a.weight, ... (4 parameters)"}, id="many that were not seen"),
         pytest.param({"phase": "forward"}, id="activations, as in tensor parallelism"),
         pytest.param({"phase": "forward", "op": "all_to_all"}, id="tokens, as of experts"),
