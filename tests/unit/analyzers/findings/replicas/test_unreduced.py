@@ -289,6 +289,16 @@ def test_silent_in_a_pipeline(root):
     assert found(collectives=[*sums(), *sent]) == []
 
 
+def test_silent_if_values_are_exchanged_between_steps():
+    """As gossip does: each rank averages with a neighbour after `session.step()`."""
+    late = {"step": None, "issue_ns": 200 * MS, "start_ns": 200 * MS}
+    sent = [collective(rank=0, op="send", root=1, phase="other", message_bytes=BYTES, **late)]
+    assert found(collectives=[*sums(), *sent]) == []
+    early = [replace(row, issue_ns=0, start_ns=0) for row in sent]
+    begun = [step(0, rank, start_ns=1 * MS // 2) for rank in (0, 1)]
+    assert len(found(collectives=[*sums(), *early], steps=begun)) == 1
+
+
 def test_silent_over_stages_that_messages_join():
     """Ranks 0 and 2 exchange nothing, and are stages of one pipeline by way of rank 1."""
     ends = [Group("ends", (0, 2)), Group("pg", (0, 1, 2))]
