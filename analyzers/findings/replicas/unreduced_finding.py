@@ -7,7 +7,7 @@ from typing import Final
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.gradients import NAMED
 from shardtoll.analyzers.findings.replicas.unreduced import Unreduced
-from shardtoll.analyzers.shared.remedy_code import on_group, parameter
+from shardtoll.analyzers.shared.remedy_code import at, on_group, parameter
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import plural as times
@@ -56,7 +56,7 @@ def finding_of(context: Context, found: Unreduced) -> Finding:
             Evidence("ranks", rank_words(found.ranks)),
             *((Evidence("parameters", ", ".join(names)),) if len(names) > 1 else ()),
         ),
-        remedy=_remedy(found),
+        remedy=_remedy(found, context.ledger.run.world_size),
         confidence="likely" if found.others >= len(names) else "possible",
         parameters=names if len(names) > 1 else (),
         cause="missing-reduction",
@@ -78,7 +78,7 @@ def _by(found: Unreduced) -> str | None:
     return None if found.group.source is None else f"at {found.group.source}"
 
 
-def _remedy(found: Unreduced) -> Remedy:
+def _remedy(found: Unreduced, world_size: int) -> Remedy:
     group, names = found.group, found.names
     part = names[0].rpartition(".")[0] or names[0]
     if group.wrapper is None and found.wrapper is None:
@@ -86,7 +86,7 @@ def _remedy(found: Unreduced) -> Remedy:
         whose = "its gradient" if len(names) == 1 else "their gradients"
         return Remedy(
             f"Reduce {whose} with the others{at}, after backward and before the optimizer. {MAKE_SURE}",
-            _reduce_code(found),
+            _reduce_code(found, world_size),
         )
     wrapper = found.wrapper or group.wrapper
     whole = "model = DistributedDataParallel(model)" if wrapper == "DDP" else "fully_shard(model)"
@@ -102,19 +102,23 @@ def _remedy(found: Unreduced) -> Remedy:
     )
 
 
-def _reduce_code(found: Unreduced) -> str:
+def _reduce_code(found: Unreduced, world_size: int) -> str:
     op = (found.group.reduce_op or "sum").lower()
     average = "avg" in op or "mean" in op
     argument = ", op=dist.ReduceOp.AVG" if average else ""
-    like = "" if average else "  # and divide it as the others are"
-    group = on_group(found.group.mesh_dim)
+    group, note = on_group(found.group.mesh_dim), ""
+    if not group and len(found.group.over) < world_size:
+        # Without a mesh the program has the group in a variable of its own.
+        group, note = ", group=group", at(found.group.source or "the others", "the group of")
+    if not average:
+        note += f"{';' if note else '  #'} and divide it as the others are"
     if len(found.names) == 1:
-        return f"dist.all_reduce({parameter(found.names[0])}.grad{argument}{group}){like}"
+        return f"dist.all_reduce({parameter(found.names[0])}.grad{argument}{group}){note}"
     named = ", ".join(f'"{name}"' for name in found.names[:NAMED])
     more = f"  # and {len(found.names) - NAMED} more" if len(found.names) > NAMED else ""
     return (
         f"for name in ({named}):{more}\n"
-        f"    dist.all_reduce(model.get_parameter(name).grad{argument}{group}){like}"
+        f"    dist.all_reduce(model.get_parameter(name).grad{argument}{group}){note}"
     )
 
 

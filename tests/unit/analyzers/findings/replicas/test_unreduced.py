@@ -90,6 +90,25 @@ def test_sums_are_divided_as_the_others_are():
     assert one.remedy.code.endswith(".grad)  # and divide it as the others are")
 
 
+@pytest.mark.parametrize(
+    ("mesh_dim", "group"),
+    [(None, "group=group)  # the group of train.py:31 (sync)"), ("dp", 'group=mesh.get_group("dp"))')],
+)
+@pytest.mark.parametrize("op", ["avg", "sum"])
+def test_the_fix_reduces_over_the_ranks_of_the_others(mesh_dim, group, op):
+    """Two pairs of four ranks: the default group would mix what the pairs hold."""
+    pairs = [Group("dp", pair, mesh_dim) for pair in ((0, 2), (1, 3))]
+    reduced = [
+        row for pair in pairs for row in sums(ranks=pair.ranks, group="dp", mesh_dim=mesh_dim, reduce_op=op)
+    ]
+    names = (*LAYERS, "head.bias")
+    for held_names in (LAYERS, names):
+        (one,) = found(held(held_names, ranks=range(4)), reduced, pairs, ranks=4)
+        assert group in one.remedy.code
+        assert one.remedy.code.endswith("divide it as the others are") is (op == "sum")
+        assert one.remedy.code.count("  #") == (mesh_dim is None or op == "sum")
+
+
 def test_two_of_one_layer_are_one_finding():
     (one,) = found(held((*LAYERS, "head.bias")))
     assert one.parameters == ("head.weight", "head.bias")
