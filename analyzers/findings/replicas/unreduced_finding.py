@@ -15,6 +15,13 @@ from shardtoll.ledger.words.human import ranks as rank_words
 
 MAKE_SURE: Final = "To be sure first, compare the gradients: --checks gradients."
 
+WRAPS: Final = {
+    "DDP": "model = DistributedDataParallel(model)",
+    "FSDP1": "model = FullyShardedDataParallel(model)",
+    "FSDP2": "fully_shard(model)",
+}
+"""Wrapper -> the call that gives it the whole model."""
+
 
 def finding_of(context: Context, found: Unreduced) -> Finding:
     """Return the finding: likely, as ranks may train a part of their own on purpose."""
@@ -89,7 +96,7 @@ def _remedy(found: Unreduced, world_size: int) -> Remedy:
             _reduce_code(found, world_size),
         )
     wrapper = found.wrapper or group.wrapper
-    whole = "model = DistributedDataParallel(model)" if wrapper == "DDP" else "fully_shard(model)"
+    whole = WRAPS.get(wrapper or "", "fully_shard(model)")
     if found.wrapper is None:
         return Remedy(
             f"Give {wrapper} the whole model: {part} is outside of what it wraps. {MAKE_SURE}",

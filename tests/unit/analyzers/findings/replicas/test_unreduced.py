@@ -197,6 +197,22 @@ def test_what_ddp_does_not_know(given, code):
     assert code in one.remedy.code
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "cause", "call"),
+    [
+        ("DDP", REDUCER, "model = DistributedDataParallel(model)"),
+        ("FSDP1", "FullyShardedDataParallel", "model = FullyShardedDataParallel(model)"),
+        ("FSDP2", "FSDP.reduce_scatter", "fully_shard(model)"),
+    ],
+)
+@pytest.mark.parametrize("reduces", [False, None])
+def test_the_fix_calls_the_wrapper_that_is_there(wrapper, cause, call, reduces):
+    outside = {"wrapper": None, "group": None} if reduces is None else {"group": None}
+    rows = wrapped(wrapper, reduced_by_wrapper=reduces, **outside)
+    (one,) = found(rows, sums(("a.weight",), **(BUCKET | {"caused_by_op": cause})))
+    assert call in one.remedy.code.replace("model.head = ...  # first\n", "").split("  #")[0]
+
+
 def test_what_fsdp2_was_not_given():
     rows = wrapped("FSDP2", reduced_by_wrapper=None, wrapper=None, group=None)
     rows = [
