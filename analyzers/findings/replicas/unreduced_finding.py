@@ -28,13 +28,7 @@ def finding_of(context: Context, found: Unreduced) -> Finding:
     names, group = found.names, found.group
     by_hand = group.source is not None and found.wrapper is None and group.wrapper is None
     of_all = "it" if len(names) == 1 else "them"
-    if group.wrapper is None:
-        at = f" at {group.source}" if group.source else ""
-        others = f"while {times(found.others, 'other gradient')} are reduced{at}"
-    else:
-        others = f"while {group.wrapper} reduces {times(found.others, 'other gradient')}"
-    if found.others == 1:
-        others = others.replace(" are ", " is ")
+    others = _others(found)
     return Finding(
         kind="unsynced-parameter",
         severity="warning",
@@ -64,7 +58,7 @@ def finding_of(context: Context, found: Unreduced) -> Finding:
             *((Evidence("parameters", ", ".join(names)),) if len(names) > 1 else ()),
         ),
         remedy=_remedy(found, context.ledger.run.world_size),
-        confidence="likely" if found.others >= len(names) else "possible",
+        confidence="possible" if found.others is not None and found.others < len(names) else "likely",
         parameters=names if len(names) > 1 else (),
         cause="missing-reduction",
     )
@@ -77,6 +71,17 @@ def subject(names: tuple[str, ...] | list[str]) -> str:
     if len(names) <= NAMED:
         return f"{', '.join(names[:-1])} and {names[-1]} take"
     return f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
+
+
+def _others(found: Unreduced) -> str:
+    """Return what becomes of the other gradients, as the rest of a sentence."""
+    group = found.group
+    if group.wrapper is None:
+        at = f" at {group.source}" if group.source else ""
+        are = "is" if found.others == 1 else "are"
+        return f"while {times(found.others or 0, 'other gradient')} {are} reduced{at}"
+    others = "others" if found.others is None else times(found.others, "other gradient")
+    return f"while {group.wrapper} reduces {others}"
 
 
 def _by(found: Unreduced) -> str | None:

@@ -197,6 +197,14 @@ def test_what_ddp_does_not_know(given, code):
     assert code in one.remedy.code
 
 
+def test_how_many_ddp_reduces_may_be_unknown():
+    """Some of what it has were frozen as it was made, and only its buckets say which."""
+    rows = changed(held(wrapper="DDP", group="pg"), "head.weight", wrapper=None, group=None)
+    (one,) = found(rows, sums(("a.weight",), **BUCKET))
+    assert "head.weight takes part in no reduction, while DDP reduces others:" in one.title
+    assert (one.confidence, evidence(one)["gradients reduced over the same ranks"]) == ("likely", None)
+
+
 @pytest.mark.parametrize(
     ("wrapper", "cause", "call"),
     [
