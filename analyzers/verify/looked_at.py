@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow.compute as pc
 
+from shardtoll.analyzers.verify.reduced_since import not_shown
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.levels import surveyed_steps
 
@@ -165,4 +166,4 @@ def unseen(finding: Finding, before: Report, after: Report) -> str | None:
     gone = set(after.run.ranks_missing)
     if before.run.world_size == after.run.world_size and gone and set(finding.ranks) & gone:
         return "ranks that had it left no records in the run after"
-    return None
+    return not_shown(finding, after) if finding.kind == "unsynced-parameter" else None

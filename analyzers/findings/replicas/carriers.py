@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
-from shardtoll.analyzers.findings.replicas.gradient_groups import MANY, REDUCERS, carried
+from shardtoll.analyzers.findings.replicas.gradient_groups import REDUCERS, carried, names_in
+from shardtoll.analyzers.findings.replicas.known_elements import unknown_of
 from shardtoll.analyzers.findings.replicas.reductions import BACKWARD
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.sampled import WIDTHS
-from shardtoll.analyzers.shared.tally import begins_with, keep
+from shardtoll.analyzers.shared.tally import begins_with, keep, with_columns
 from shardtoll.ledger.records.ddp_causes import DDP
-
-WHOLE: Final = ("all_gather", "gather")
-"""Operations whose message counts the parts of all ranks."""
 
 
 @once
@@ -39,8 +33,7 @@ def from_first_step(context: Context) -> pd.DataFrame:
 def named(context: Context) -> frozenset[str]:
     """Return the parameters that some collective carried, by their gradients or their values."""
     texts = from_first_step(context)["parameter"].dropna().unique()
-    names = {name for each in texts for name in str(each).split(", ") if not name.startswith(MANY)}
-    return frozenset(names) | carried(context)
+    return frozenset(name for text in texts for name in names_in(text)) | carried(context)
 
 
 def unknown_bytes(context: Context, over: tuple[int, ...]) -> float:
@@ -71,38 +64,13 @@ def _unknown(context: Context) -> pd.DataFrame:
         & (frame["group_size"] > 1)
         & ~begins_with(frame["caused_by_op"], (*REDUCERS, DDP)),
     )
-    sizes = _sizes(context)
-    known = frame["parameter"].map(lambda text: _known(text, sizes, carried(context)), na_action=None)
-    times = np.where(frame["op"].isin(WHOLE), frame["group_size"].astype("float64"), 1.0)
-    message = frame["message_bytes"].astype("float64").to_numpy(dtype=np.float64, na_value=np.inf)
-    unknown: npt.NDArray[np.float64] = message - known.to_numpy(dtype=np.float64) * times
+    unknown = unknown_of(context, frame)
+    frame, unknown = keep(frame, unknown > 0), unknown[unknown > 0]
     members = [
         frozenset(of) if (of := context.members.get((str(group), int(rank)))) is not None else None
         for group, rank in frame[["group", "rank"]].itertuples(index=False)
     ]
-    rows = frame[["rank", "step"]].assign(unknown=unknown, members=members)
-    return keep(rows, unknown > 0)
-
-
-def _known(text: Any, sizes: dict[str, int], of_many: frozenset[str]) -> float:
-    """Return the bytes of the parameters that a collective names; of many, of all that were seen in such."""
-    if text is None or pd.isna(text):
-        return 0.0
-    parts = str(text).split(", ")
-    names = {name for name in parts if not name.startswith(MANY)}
-    if len(names) < len(parts):
-        names |= of_many
-    return float(sum(sizes.get(name, 0) for name in names))
-
-
-@once
-def _sizes(context: Context) -> dict[str, int]:
-    """Return the bytes of each whole parameter."""
-    table = context.model.drop_duplicates("name")
-    return {
-        str(name): math.prod(json.loads(shape)) * WIDTHS.get(str(dtype), 1)
-        for name, shape, dtype in table[["name", "shape", "dtype"]].itertuples(index=False)
-    }
+    return with_columns(frame[["rank", "step"]], unknown=unknown, members=members)
 
 
 def least_bytes(shape: str) -> int:

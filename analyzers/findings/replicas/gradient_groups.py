@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -103,8 +104,32 @@ def _names(context: Context, rows: pd.DataFrame | None) -> frozenset[str]:
     if rows is None:
         return frozenset()
     names = frozenset(rows["name"].astype(str))
-    of_many = rows["parameter"].astype(str).str.contains(f", {MANY}", regex=False).any()
-    return names | carried(context) if of_many else names
+    # A call of many names its first, so it has one row.
+    calls = keep(rows, begins_with(rows["parameter"].astype(str).str.partition(", ")[2], MANY))
+    if calls.empty:
+        return names
+    counts = calls["parameter"].map(how_many).groupby([calls["rank"], calls["step"]]).sum()
+    # Those of which other groups reduce a part name only their first ones.
+    seen = carried(context)
+    return names | seen if int(counts.max()) >= len(seen) else names
+
+
+def names_in(text: Any) -> frozenset[str]:
+    """Return the parameters that a collective names: of many the first; none where the text is unknown."""
+    if text is None or pd.isna(text):
+        return frozenset()
+    return frozenset(name for name in str(text).split(", ") if not name.startswith(MANY))
+
+
+def is_many(text: object) -> bool:
+    """Whether a collective holds more parameters than it names."""
+    return f", {MANY}" in str(text)
+
+
+def how_many(text: object) -> int:
+    """Return the number of parameters that a collective of many says it holds; else how many it names."""
+    said = re.search(r"\((\d+) parameters\)$", str(text)) if is_many(text) else None
+    return len(names_in(text)) if said is None else int(said[1])
 
 
 @once

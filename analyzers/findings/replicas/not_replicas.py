@@ -6,6 +6,7 @@ from typing import Final
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
+from shardtoll.analyzers.findings.replicas.carriers import from_first_step
 from shardtoll.analyzers.findings.replicas.reductions import mesh_groups
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import begins_with, keep, number
@@ -52,8 +53,8 @@ def _forward(context: Context) -> tuple[frozenset[int], ...]:
 
 @once
 def _peers(context: Context) -> tuple[frozenset[int], ...]:
-    """Return the sets of ranks that messages from rank to rank connect."""
-    frame = context.in_steps
+    """Return the sets of ranks that messages from rank to rank connect, in steps, between and after them."""
+    frame = from_first_step(context)
     frame = keep(frame, frame["op"].isin(PEER_OPS))
     sets: list[set[int]] = []
     for group, rank, root in frame[["group", "rank", "root"]].drop_duplicates().itertuples(index=False):

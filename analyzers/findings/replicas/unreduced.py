@@ -31,8 +31,9 @@ class Unreduced(Struct, frozen=True):
     """The ranks of all groups over which they are missing."""
     wrapper: str | None
     """The wrapper that has them and does not reduce them; None if none has."""
-    others: int
-    """Parameters whose gradients are reduced over the group."""
+    others: int | None
+    """Parameters whose gradients are reduced over the group; None if only the wrapper knows which of its own
+    it reduces."""
 
 
 def unreduced(context: Context, but: Collection[str] = ()) -> list[Unreduced]:
@@ -63,7 +64,7 @@ def _unreduced(context: Context, names: Sequence[str], groups: Sequence[Reducing
         group=group,
         ranks=tuple(sorted({rank for each in groups for rank in each.over})),
         wrapper=None if wrapper.empty else str(wrapper.iloc[0]),
-        others=len(_reduced(context, group)),
+        others=_others(context, group),
     )
 
 
@@ -126,13 +127,17 @@ def _is_usual(context: Context, group: Reducing) -> bool:
     return 2 * len(plain & group.names) >= len(plain)
 
 
-def _reduced(context: Context, group: Reducing) -> frozenset[str]:
+def _others(context: Context, group: Reducing) -> int | None:
     by_hand = group.names & set(_on_all(_used(context), group.over)["name"].astype(str))
     if group.wrapper is None:
-        return by_hand
+        return len(by_hand)
     # With FSDP1 not every rank has a part of each.
     table = keep(context.model, context.model["rank"].isin(group.over) & context.model["requires_grad"])
-    return by_hand | set(table["name"][table["reduced_by_wrapper"].fillna(False).astype(bool)].astype(str))
+    if (table["wrapper"].notna() & table["reduced_by_wrapper"].isna()).any():
+        return None
+    return len(
+        by_hand | set(table["name"][table["reduced_by_wrapper"].fillna(False).astype(bool)].astype(str))
+    )
 
 
 def _alike(context: Context, over: tuple[int, ...]) -> bool:

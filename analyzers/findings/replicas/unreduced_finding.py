@@ -7,7 +7,7 @@ from typing import Final
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.gradients import NAMED
 from shardtoll.analyzers.findings.replicas.unreduced import Unreduced
-from shardtoll.analyzers.shared.remedy_code import on_group, parameter
+from shardtoll.analyzers.shared.remedy_code import at, on_group, parameter
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import plural as times
@@ -15,19 +15,20 @@ from shardtoll.ledger.words.human import ranks as rank_words
 
 MAKE_SURE: Final = "To be sure first, compare the gradients: --checks gradients."
 
+WRAPS: Final = {
+    "DDP": "model = DistributedDataParallel(model)",
+    "FSDP1": "model = FullyShardedDataParallel(model)",
+    "FSDP2": "fully_shard(model)",
+}
+"""Wrapper -> the call that gives it the whole model."""
+
 
 def finding_of(context: Context, found: Unreduced) -> Finding:
     """Return the finding: likely, as ranks may train a part of their own on purpose."""
     names, group = found.names, found.group
     by_hand = group.source is not None and found.wrapper is None and group.wrapper is None
     of_all = "it" if len(names) == 1 else "them"
-    if group.wrapper is None:
-        at = f" at {group.source}" if group.source else ""
-        others = f"while {times(found.others, 'other gradient')} are reduced{at}"
-    else:
-        others = f"while {group.wrapper} reduces {times(found.others, 'other gradient')}"
-    if found.others == 1:
-        others = others.replace(" are ", " is ")
+    others = _others(found)
     return Finding(
         kind="unsynced-parameter",
         severity="warning",
@@ -56,8 +57,8 @@ def finding_of(context: Context, found: Unreduced) -> Finding:
             Evidence("ranks", rank_words(found.ranks)),
             *((Evidence("parameters", ", ".join(names)),) if len(names) > 1 else ()),
         ),
-        remedy=_remedy(found),
-        confidence="likely" if found.others >= len(names) else "possible",
+        remedy=_remedy(found, context.ledger.run.world_size),
+        confidence="possible" if found.others is not None and found.others < len(names) else "likely",
         parameters=names if len(names) > 1 else (),
         cause="missing-reduction",
     )
@@ -72,13 +73,24 @@ def subject(names: tuple[str, ...] | list[str]) -> str:
     return f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
 
 
+def _others(found: Unreduced) -> str:
+    """Return what becomes of the other gradients, as the rest of a sentence."""
+    group = found.group
+    if group.wrapper is None:
+        at = f" at {group.source}" if group.source else ""
+        are = "is" if found.others == 1 else "are"
+        return f"while {times(found.others or 0, 'other gradient')} {are} reduced{at}"
+    others = "others" if found.others is None else times(found.others, "other gradient")
+    return f"while {group.wrapper} reduces {others}"
+
+
 def _by(found: Unreduced) -> str | None:
     if found.group.wrapper is not None:
         return f"by {found.group.wrapper}"
     return None if found.group.source is None else f"at {found.group.source}"
 
 
-def _remedy(found: Unreduced) -> Remedy:
+def _remedy(found: Unreduced, world_size: int) -> Remedy:
     group, names = found.group, found.names
     part = names[0].rpartition(".")[0] or names[0]
     if group.wrapper is None and found.wrapper is None:
@@ -86,10 +98,10 @@ def _remedy(found: Unreduced) -> Remedy:
         whose = "its gradient" if len(names) == 1 else "their gradients"
         return Remedy(
             f"Reduce {whose} with the others{at}, after backward and before the optimizer. {MAKE_SURE}",
-            _reduce_code(found),
+            _reduce_code(found, world_size),
         )
     wrapper = found.wrapper or group.wrapper
-    whole = "model = DistributedDataParallel(model)" if wrapper == "DDP" else "fully_shard(model)"
+    whole = WRAPS.get(wrapper or "", "fully_shard(model)")
     if found.wrapper is None:
         return Remedy(
             f"Give {wrapper} the whole model: {part} is outside of what it wraps. {MAKE_SURE}",
@@ -102,19 +114,23 @@ def _remedy(found: Unreduced) -> Remedy:
     )
 
 
-def _reduce_code(found: Unreduced) -> str:
+def _reduce_code(found: Unreduced, world_size: int) -> str:
     op = (found.group.reduce_op or "sum").lower()
     average = "avg" in op or "mean" in op
     argument = ", op=dist.ReduceOp.AVG" if average else ""
-    like = "" if average else "  # and divide it as the others are"
-    group = on_group(found.group.mesh_dim)
+    group, note = on_group(found.group.mesh_dim), ""
+    if not group and len(found.group.over) < world_size:
+        # Without a mesh the program has the group in a variable of its own.
+        group, note = ", group=group", at(found.group.source or "the others", "the group of")
+    if not average:
+        note += f"{';' if note else '  #'} and divide it as the others are"
     if len(found.names) == 1:
-        return f"dist.all_reduce({parameter(found.names[0])}.grad{argument}{group}){like}"
+        return f"dist.all_reduce({parameter(found.names[0])}.grad{argument}{group}){note}"
     named = ", ".join(f'"{name}"' for name in found.names[:NAMED])
     more = f"  # and {len(found.names) - NAMED} more" if len(found.names) > NAMED else ""
     return (
         f"for name in ({named}):{more}\n"
-        f"    dist.all_reduce(model.get_parameter(name).grad{argument}{group}){like}"
+        f"    dist.all_reduce(model.get_parameter(name).grad{argument}{group}){note}"
     )
 
 

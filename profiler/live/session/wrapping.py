@@ -71,15 +71,17 @@ def _reduced(ddp: Any, *, ask_buckets: bool) -> set[int] | None:
     buckets say so, and they are not to be asked.
     """
     parameters: Sequence[torch.Tensor] = list(getattr(ddp, "_module_parameters", ddp.module.parameters()))
+    # The reducer has them not: DDP sends their gradients itself, from the hook of another parameter.
+    delayed = {id(parameter) for parameter in getattr(ddp, "_delay_all_reduce_params", ())}
     facts: Mapping[str, Any] = getattr(ddp, "_get_ddp_logging_data", dict)()
     training = sum(parameter.requires_grad for parameter in parameters)
     buckets = getattr(getattr(ddp, "reducer", None), "_get_zeros_like_grad_buckets", None)
     if buckets is None or facts.get("num_parameter_tensors", training) == training:
-        return {id(parameter) for parameter in parameters}
+        return {id(parameter) for parameter in parameters} | delayed
     if not ask_buckets:
         return None
     # Some were frozen then or are now, and only its buckets say which: expensive, as they are made for this.
-    return {id(parameter) for bucket in buckets() for parameter in bucket.parameters()}
+    return {id(parameter) for bucket in buckets() for parameter in bucket.parameters()} | delayed
 
 
 def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
@@ -92,8 +94,8 @@ def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
         single = getattr(state, "_fsdp_param_group", None)
         groups = [] if single is None else [single]
     for parameter in module.parameters():
-        before = wrapped.get(id(parameter))
-        if before is None or before.wrapper != "FSDP2":
+        # What DDP or replicate() has under it is theirs.
+        if id(parameter) not in wrapped:
             wrapped[id(parameter)] = Wrapped("FSDP2", None, False)
     for group in groups:
         info = group.mesh_info

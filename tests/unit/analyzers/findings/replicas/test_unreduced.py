@@ -90,6 +90,25 @@ def test_sums_are_divided_as_the_others_are():
     assert one.remedy.code.endswith(".grad)  # and divide it as the others are")
 
 
+@pytest.mark.parametrize(
+    ("mesh_dim", "group"),
+    [(None, "group=group)  # the group of train.py:31 (sync)"), ("dp", 'group=mesh.get_group("dp"))')],
+)
+@pytest.mark.parametrize("op", ["avg", "sum"])
+def test_the_fix_reduces_over_the_ranks_of_the_others(mesh_dim, group, op):
+    """Two pairs of four ranks: the default group would mix what the pairs hold."""
+    pairs = [Group("dp", pair, mesh_dim) for pair in ((0, 2), (1, 3))]
+    reduced = [
+        row for pair in pairs for row in sums(ranks=pair.ranks, group="dp", mesh_dim=mesh_dim, reduce_op=op)
+    ]
+    names = (*LAYERS, "head.bias")
+    for held_names in (LAYERS, names):
+        (one,) = found(held(held_names, ranks=range(4)), reduced, pairs, ranks=4)
+        assert group in one.remedy.code
+        assert one.remedy.code.endswith("divide it as the others are") is (op == "sum")
+        assert one.remedy.code.count("  #") == (mesh_dim is None or op == "sum")
+
+
 def test_two_of_one_layer_are_one_finding():
     (one,) = found(held((*LAYERS, "head.bias")))
     assert one.parameters == ("head.weight", "head.bias")
@@ -107,10 +126,54 @@ def test_it_stands_before_costs_and_in_the_verdict():
 def test_a_call_of_many_tensors_that_were_seen():
     """Only the first is named; the table says which others were in it."""
     rows = [replace(row, carried=row.name in REDUCED) for row in held()]
-    calls = sums(("a.weight",), message_bytes=3 * BYTES, parameter="a.weight, ... (3 parameters)")
-    (one,) = found(rows, calls)
+    call = sums(("a.weight",), message_bytes=3 * BYTES, parameter="a.weight, ... (3 parameters)")
+    (one,) = found(rows, call)
     assert one.where.parameter == "head.weight"
-    assert found([replace(row, carried=True) for row in held()], calls) == []
+    assert found([replace(row, carried=True) for row in held()], call) == []
+
+
+TEN = tuple(f"{number}.weight" for number in range(10))
+
+
+def calls(flat: int = 0, op: str = "all_reduce") -> list[Collective]:
+    """Return two calls of four of the ten each; the second has as many more in a flat tensor."""
+    first = sums(TEN[:1], message_bytes=4 * BYTES, parameter="0.weight, ... (4 parameters)")
+    whole = (4 + flat) * BYTES
+    more = {"seq": 1, "message_bytes": whole, "parameter": "4.weight, ... (4 parameters)", "op": op}
+    return [*first, *sums(TEN[4:5], **more)]
+
+
+def test_several_calls_of_many_tensors_hold_together_what_was_seen():
+    rows = [replace(row, carried=row.name in TEN[:8]) for row in held(TEN)]
+    (one,) = found(rows, calls())
+    assert one.parameters == TEN[8:]
+    assert found(rows, calls(flat=2)) == []
+
+
+def test_calls_that_hold_a_part_of_what_was_seen_hold_the_smallest():
+    """As one of four of the five: the fifth was seen in another step."""
+    rows = [replace(row, carried=row.name in TEN[:5]) for row in held(TEN)]
+    made = [*calls()[:2], *sums(TEN[5:9])]
+    (one,) = found(rows, made)
+    assert one.where.parameter == "9.weight"
+    small = changed(rows, "4.weight", shape="[4]", local_shape="[4]", numel=4)
+    assert found(small, made) == []
+
+
+def test_a_group_that_reduces_a_part_of_what_was_seen_is_not_that_of_gradients():
+    """Four of ten are added up, and four others sent by their owner."""
+    rows = [replace(row, carried=row.name in TEN[:8]) for row in held(TEN)]
+    assert found(rows, calls(op="broadcast")) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_sent_in_a_narrower_dtype(dtype):
+    """Each by itself they name all they hold; two of them in one message name one."""
+    narrow = {"dtype": dtype, "message_bytes": BYTES // 2}
+    (one,) = found(collectives=sums(**narrow))
+    assert one.where.parameter == "head.weight"
+    in_pairs = narrow | {"message_bytes": BYTES}
+    assert found(collectives=sums(("a.weight", "c.weight"), **in_pairs)) == []
 
 
 def wrapped(by: str, **given: Any) -> list[Parameter]:
@@ -132,6 +195,30 @@ def test_what_ddp_does_not_know(given, code):
     (one,) = found(wrapped("DDP", **given), sums(("a.weight",), **BUCKET))
     assert "while DDP reduces 3 other gradients" in one.title
     assert code in one.remedy.code
+
+
+def test_how_many_ddp_reduces_may_be_unknown():
+    """Some of what it has were frozen as it was made, and only its buckets say which."""
+    rows = changed(held(wrapper="DDP", group="pg"), "head.weight", wrapper=None, group=None)
+    (one,) = found(rows, sums(("a.weight",), **BUCKET))
+    assert "head.weight takes part in no reduction, while DDP reduces others:" in one.title
+    assert (one.confidence, evidence(one)["gradients reduced over the same ranks"]) == ("likely", None)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "cause", "call"),
+    [
+        ("DDP", REDUCER, "model = DistributedDataParallel(model)"),
+        ("FSDP1", "FullyShardedDataParallel", "model = FullyShardedDataParallel(model)"),
+        ("FSDP2", "FSDP.reduce_scatter", "fully_shard(model)"),
+    ],
+)
+@pytest.mark.parametrize("reduces", [False, None])
+def test_the_fix_calls_the_wrapper_that_is_there(wrapper, cause, call, reduces):
+    outside = {"wrapper": None, "group": None} if reduces is None else {"group": None}
+    rows = wrapped(wrapper, reduced_by_wrapper=reduces, **outside)
+    (one,) = found(rows, sums(("a.weight",), **(BUCKET | {"caused_by_op": cause})))
+    assert call in one.remedy.code.replace("model.head = ...  # first\n", "").split("  #")[0]
 
 
 def test_what_fsdp2_was_not_given():
@@ -223,6 +310,9 @@ def test_silent_if_ranks_hold_different_models():
         pytest.param({"parameter": "head.weight", "of_values": True}, id="its values are averaged"),
         pytest.param({"parameter": "head.weight", "op": "broadcast"}, id="sent by its owner"),
         pytest.param({"parameter": "a.weight", "message_bytes": 2 * BYTES}, id="a bucket with one name"),
+        pytest.param(
+            {"parameter": "a.weight", "message_bytes": BYTES // 4}, id="the largest of what it names"
+        ),
         pytest.param({"parameter": "a.weight, ... (4 parameters)"}, id="many that were not seen"),
         pytest.param({"phase": "forward"}, id="activations, as in tensor parallelism"),
         pytest.param({"phase": "forward", "op": "all_to_all"}, id="tokens, as of experts"),
@@ -240,6 +330,16 @@ def test_silent_by_another_message(given):
 def test_silent_in_a_pipeline(root):
     sent = [collective(rank=0, op="send", root=root, phase="forward", seq=20, message_bytes=BYTES)]
     assert found(collectives=[*sums(), *sent]) == []
+
+
+def test_silent_if_values_are_exchanged_between_steps():
+    """As gossip does: each rank averages with a neighbour after `session.step()`."""
+    late = {"step": None, "issue_ns": 200 * MS, "start_ns": 200 * MS}
+    sent = [collective(rank=0, op="send", root=1, phase="other", message_bytes=BYTES, **late)]
+    assert found(collectives=[*sums(), *sent]) == []
+    early = [replace(row, issue_ns=0, start_ns=0) for row in sent]
+    begun = [step(0, rank, start_ns=1 * MS // 2) for rank in (0, 1)]
+    assert len(found(collectives=[*sums(), *early], steps=begun)) == 1
 
 
 def test_silent_over_stages_that_messages_join():
