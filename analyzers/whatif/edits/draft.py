@@ -11,6 +11,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.events.engine import simulate
 from shardtoll.analyzers.replay.events.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.events.outcome import Outcome
+from shardtoll.analyzers.whatif.edits.begins import begin_as_peers
 from shardtoll.analyzers.whatif.edits.held_to_peers import stays
 from shardtoll.analyzers.whatif.edits.shares_gone import SharesGone
 from shardtoll.ledger.records.record import PHASES
@@ -32,6 +33,8 @@ class Draft:
         """Without what the recording itself took: the step is that of a run without it."""
         self.gap = graph.gap_ns.copy()
         self.lag = graph.lag_ns.copy()
+        self.release = graph.release_ns.copy()
+        """When ranks begin their steps, in steps made from points."""
         self._gone = SharesGone(len(graph))
         self._held: dict[int, tuple[int, ...]] = {}
         """Late rank -> the peers that it is made as fast as."""
@@ -45,7 +48,7 @@ class Draft:
 
     def outcome(self) -> Outcome:
         """Return the edited steps, simulated; another draft of equal edits may have the same object."""
-        edited = (self.duration, self.gap, self.lag, self.alone)
+        edited = (self.duration, self.gap, self.lag, self.release, self.alone)
         return self.recorded.simulated.outcome(edited, self._simulate)
 
     def _simulate(self) -> Outcome:
@@ -55,6 +58,7 @@ class Draft:
             duration_ns=self.duration.copy(),
             gap_ns=self.gap,
             lag_ns=self.lag,
+            release_ns=self.release,
             meet=np.where(self.alone, -1, graph.meet),
         )
         return simulate(edited, order=self.recorded.order)
@@ -190,6 +194,7 @@ class Draft:
         if recorded.source == "points":
             plain_ns = self._plain_ns
             places = [recorded.ranks.index(rank) for rank in ranks if rank in recorded.ranks]
+            begin_as_peers(recorded, self.release, ranks, peers_of)
             share = stays(recorded, plain_ns, ranks, peers_of)
             self._hold(plain_ns, self.duration, np.ones(len(share), dtype=np.bool_), share)
             self._gone.book_late(1 - share, np.isin(recorded.graph.rank, places))

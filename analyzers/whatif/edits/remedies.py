@@ -20,10 +20,11 @@ from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_shards
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import begins_with
+from shardtoll.analyzers.whatif.edits.begins import begin_earlier
 from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.analyzers.whatif.edits.edit import Edit
 from shardtoll.analyzers.whatif.edits.removal import joined, removal
-from shardtoll.analyzers.whatif.edits.taken_out import lost_by_step
+from shardtoll.analyzers.whatif.edits.taken_out import before_by_step, lost_by_step
 from shardtoll.analyzers.whatif.edits.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
@@ -286,8 +287,12 @@ def _removed(kind: Kind, label: str) -> Maker:
 
         def apply(draft: Draft, _end: float) -> None:
             nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
+            before = before_by_step(context, draft.recorded) if kind == Kind.DATA else {}
+            begin_earlier(draft.recorded, draft.release, before)
             if lost := each(draft.recorded):
                 draft.shorten_each(_OWN[kind], lost, None, _WORK[kind])
+            elif before and draft.recorded.source == "points":
+                return
             elif not len(nodes) or draft.recorded.source == "points":
                 _own_time(draft, finding, _OWN[kind], _WORK[kind])
             elif kind == Kind.SYNC:
@@ -430,4 +435,5 @@ def nodes_there(recorded: Recorded, edit: Edit) -> bool:
         or not np.array_equal(draft.duration, as_is.duration)
         or not np.array_equal(draft.gap, graph.gap_ns)
         or not np.array_equal(draft.lag, graph.lag_ns)
+        or not np.array_equal(draft.release, graph.release_ns)
     )

@@ -9,6 +9,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.events.event_graph import Kind
+from shardtoll.analyzers.whatif.edits.begins import begin_earlier
 from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.analyzers.whatif.edits.edit import Edit
 from shardtoll.analyzers.whatif.edits.second_forward import second_forward_ns
@@ -34,7 +35,7 @@ class Gone:
 BATCHES: Final = Gone(
     "--batch-ready",
     "every batch is ready",
-    "wait for a batch inside a step",
+    "wait for a batch that makes a step longer",
     Kind.DATA,
     None,
     "data",
@@ -85,6 +86,8 @@ def taken_out(context: Context, gone: Gone) -> Edit:
             draft.no_phase(PHASES.index(gone.phase))
         elif recorded.source == "points":
             phase = None if gone.phase is None else PHASES.index("backward")
+            if gone is BATCHES:
+                begin_earlier(recorded, draft.release, before_by_step(context, recorded))
             if each := lost_by_step(context, recorded, gone.stall):
                 draft.shorten_each(own, each, phase, gone.stall)
             else:
@@ -112,6 +115,15 @@ def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[
     lost = rows.groupby(["step", "rank"])["lost_ns"].sum()
     steps, ranks = (lost.index.get_level_values(name).astype(int).tolist() for name in ("step", "rank"))
     return dict(zip(zip(steps, ranks, strict=True), lost.astype(float).tolist(), strict=True))
+
+
+def before_by_step(context: Context, recorded: Recorded) -> dict[tuple[int, int], float]:
+    """Return (step, rank) -> what the rank waited for its batch before that step."""
+    rows = context.stalls
+    rows = rows[(rows["kind"] == BATCHES.stall) & rows["step"].isin(recorded.steps)]
+    rows = rows[rows["before_ns"].fillna(0) > 0]
+    waited = rows.groupby(["step", "rank"])["before_ns"].sum()
+    return {(int(step), int(rank)): float(value) for (step, rank), value in waited.items()}
 
 
 def _lost_ns(context: Context, kind: str) -> dict[int, float]:

@@ -32,7 +32,7 @@ def test_every_fix_given_counts_once(shardtoll: Callable[..., Any], run: Path) -
     [
         (("--fix", "1", "--fix", "one"), "--fix one is no list of numbers"),
         (("--fix", ""), "--fix  is no list of numbers"),
-        (("--batch-ready",), "--batch-ready: the record has no wait for a batch inside a step"),
+        (("--batch-ready",), "--batch-ready: the record has no wait for a batch that makes a step longer"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -391,7 +391,11 @@ def test_a_fix_that_lengthens_the_step_says_why(job: Callable[..., Job]) -> None
 @pytest.mark.parametrize(
     ("source", "asked", "words"),
     [
-        ("points", "batch_ready", "--batch-ready: the record has no wait for a batch inside a step"),
+        (
+            "points",
+            "batch_ready",
+            "--batch-ready: the record has no wait for a batch that makes a step longer",
+        ),
         ("points", "async_copies", "--async-copies: the record has no copy that a step waits for"),
         ("points", "no_recompute", "--no-recompute: the record has no second forward"),
         ("events", "no_recompute", "--no-recompute: the record has no second forward"),
