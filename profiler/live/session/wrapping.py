@@ -103,7 +103,7 @@ def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
         single = getattr(state, "_fsdp_param_group", None)
         groups = [] if single is None else [single]
     for parameter in module.parameters():
-        # What DDP or replicate() has under it is theirs.
+        # DDP and replicate() keep parameters that they have.
         if id(parameter) not in wrapped:
             wrapped[id(parameter)] = Wrapped("FSDP2", None, False)
     for group in groups:

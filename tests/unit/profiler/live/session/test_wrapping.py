@@ -1,4 +1,4 @@
-"""What wraps a parameter where two wrappers have it, or one has it by other means."""
+"""Wrappers of a parameter that two of them have, or that one has by other means."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_layer_of_ddp_inside_of_what_fsdp2_shards(monkeypatch: pytest.MonkeyPa
     found = of_name(model)
     assert found["head.weight"] == Wrapped("DDP", "pg", True)
     assert found["trunk.weight"] == Wrapped("FSDP2", "dp", True)
-    # What FSDP2 manages is FSDP2's, whoever else has it.
+    # FSDP2 keeps all that it manages, whoever else has it.
     monkeypatch.setattr(wrapping, "_ddps", lambda *_, **__: [ddp_of(model)])
     assert of_name(model)["trunk.weight"] == Wrapped("FSDP2", "dp", True)
 
