@@ -16,7 +16,7 @@ OF_RANKS: Final = ("rank", "group")
 def without_repeated(parameters: pa.Table) -> pa.Table:
     """Return the rows of checks, and of others the first of those that only rank and group tell apart.
 
-    What a check looked at belongs to the values of its rank, and stays.
+    A row that a check looked at belongs to the values of its rank, and stays.
     """
     rows = parameters.append_column("row", column(range(parameters.num_rows), pa.int64()))
     checked = rows.column("checked")
