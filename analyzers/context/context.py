@@ -56,8 +56,6 @@ class Context:
     stalls: pd.DataFrame
     leadups: pd.DataFrame
     values: pd.DataFrame
-    parameters: pd.DataFrame
-    """The parameters that a check was to look at; `model` has all that are on record."""
     matches: Matches
     clocks: Clocks
     """Which ranks share a clock, and how far the clocks are apart."""
@@ -85,6 +83,11 @@ class Context:
     share: surveyed steps take longer."""
     memo: Memo = field(default_factory=dict, repr=False, compare=False)
     """Values that `once` has made of this context."""
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """The parameters that a check was to look at; `model` has all that are on record."""
+        return _checked(self)
 
     @property
     def model(self) -> pd.DataFrame:
@@ -252,7 +255,6 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         stalls=ledger.frame("stalls"),
         leadups=ledger.frame("leadups"),
         values=ledger.frame("values"),
-        parameters=_checked(ledger.frame("parameters")),
         matches=matches,
         clocks=clocks,
         refuted=refuted,
@@ -310,9 +312,10 @@ def _model(context: Context) -> pd.DataFrame:
     return context.ledger.frame("parameters")
 
 
-def _checked(parameters: pd.DataFrame) -> pd.DataFrame:
+@once
+def _checked(context: Context) -> pd.DataFrame:
     # Older records have parameters only if a check was to look at them, and do not say so.
-    return keep(parameters, parameters["checked"].fillna(True).astype(bool))
+    return keep(context.model, context.model["checked"].fillna(True).astype(bool))
 
 
 @once

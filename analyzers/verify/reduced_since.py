@@ -1,6 +1,6 @@
 """Whether a run shows that a parameter is reduced now: silence on a gradient nobody reduced is no proof.
 
-That finding goes by structure, and whatever leaves a doubt keeps it silent: a watched run, or a message more
+The finding goes by structure, and whatever leaves a doubt keeps it silent: a watched run, or a message more
 that nobody can name. So the run after has to show what became of the parameter.
 """
 

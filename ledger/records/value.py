@@ -125,6 +125,8 @@ class Parameter:
     checked: bool | None = None
     """Whether a check was to look at it; False of a run without checks, None of older records, which have
     parameters only if a check was."""
+    ignored: bool | None = None
+    """Whether the program had the wrapper ignore it, by a list; None if nothing wraps it, or not known."""
 
     def __post_init__(self) -> None:
         if self.numel < 0:

@@ -28,6 +28,7 @@ from shardtoll.ledger.records.remedy_key import with_keys
 from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.report.older import with_unsplit
 from shardtoll.ledger.tables import table_decode
+from shardtoll.ledger.tables.equal_ranks import without_repeated
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.table_json import rows_json
 from shardtoll.ledger.tables.tables import (
@@ -251,7 +252,8 @@ class Report:
             if name in NOT_IN_JSON or (name in DRY and not self.tables[name].num_rows):
                 continue
             yield f",{_dumps(name)}:"
-            yield from rows_json(self.tables[name])
+            rows = self.tables[name]
+            yield from rows_json(without_repeated(rows) if name == "parameters" else rows)
         yield f",{_dumps(tail)[1:]}"
 
     @classmethod

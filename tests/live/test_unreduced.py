@@ -34,6 +34,7 @@ def four() -> dict[str, Found]:
         *("by hand", "coalesced", "flat", "by hook", "hooked bucket", "frozen", "tied", "unused"),
         *("local SGD", "half local", "divided", "DDP", "DDP, late, by hand", "FSDP2", "FSDP1"),
         *("accumulating", "accumulating, no sync seen"),
+        *("hooked bucket, bf16", "DDP in FSDP2", "two calls of many"),
     ],
 )
 def test_sound_programs_are_silent(two: dict[str, Found], case: str) -> None:
@@ -66,6 +67,11 @@ def test_forgotten_parameters_are_named(two: dict[str, Found], case: str, parame
     assert one["severity"] == "warning"
     assert "unreduced_programs.py:" in str(one["source"])
     assert "4 other gradients" in one["title"] or "6 other gradients" in one["title"]
+
+
+def test_a_list_to_ignore_may_be_meant(two: dict[str, Found]) -> None:
+    said = {case: two[case][0]["confidence"] for case in ("DDP, ignored", "FSDP1, ignored", "DDP, late")}
+    assert said == {"DDP, ignored": "possible", "FSDP1, ignored": "possible", "DDP, late": "likely"}
 
 
 def test_the_place_is_the_loop_that_reduces_the_others(two: dict[str, Found]) -> None:

@@ -52,7 +52,8 @@ def audited(model: nn.Module, step: Step, steps: int = STEPS) -> Found:
     report = report_of(session, KIND)
     if report is None:
         return []
-    assert report.tables["parameters"].num_rows, "the parameters are on record"
+    rows = report.tables["parameters"].num_rows
+    assert bool(rows) == (steps == STEPS), "on record, unless no optimizer stepped"
     return [
         {
             "parameters": list(one.parameters) or [one.where.parameter],
@@ -113,11 +114,27 @@ def coalesced(forgotten: str = "-") -> Found:
     return trained(Net(), reduce)
 
 
-def flat() -> Found:
-    """All gradients as one tensor, which names none."""
+def two_calls() -> Found:
+    """Four gradients in each of two calls, the last two of ten as a flat tensor in the second."""
+    torch.manual_seed(0)
 
     def reduce(named: list[tuple[str, nn.Parameter]]) -> None:
         gradients = [p.grad for _, p in named if p.grad is not None]
+        whole = _flatten_dense_tensors(gradients[8:])
+        dist.all_reduce_coalesced(gradients[:4])
+        dist.all_reduce_coalesced([*gradients[4:8], whole])
+        for mine, new in zip(gradients[8:], _unflatten_dense_tensors(whole, gradients[8:]), strict=True):
+            mine.copy_(new)
+
+    return trained(nn.Sequential(*(nn.Linear(DIM, DIM) for _ in range(5))), reduce)
+
+
+def flat() -> Found:
+    """The trunk's by themselves, and all others as one tensor, which names none."""
+
+    def reduce(named: list[tuple[str, nn.Parameter]]) -> None:
+        averaged(p for name, p in named if name.startswith("trunk"))
+        gradients = [p.grad for name, p in named if name.startswith("head") and p.grad is not None]
         whole = _flatten_dense_tensors(gradients)
         dist.all_reduce(whole)
         for mine, new in zip(gradients, _unflatten_dense_tensors(whole, gradients), strict=True):
@@ -135,16 +152,17 @@ def by_hook(forgotten: str = "-") -> Found:
     return trained(model)
 
 
-def hooked_bucket() -> Found:
-    """The last gradient to be finished sends those before it too, so the record names that one alone."""
+def hooked_bucket(dtype: torch.dtype = torch.float32) -> Found:
+    """The last of two gradients to be finished sends both, so the record names that one alone."""
     model, waiting = Net(), []
 
     def ready(parameter: torch.Tensor) -> None:
         waiting.append(parameter)
-        if len(waiting) == 3:
+        if len(waiting) == 2:
             gradients = [each.grad for each in waiting if each.grad is not None]
-            whole = _flatten_dense_tensors(gradients)
+            whole = _flatten_dense_tensors(gradients).to(dtype)
             dist.all_reduce(whole)
+            whole = whole.float()
             for mine, new in zip(gradients, _unflatten_dense_tensors(whole, gradients), strict=True):
                 mine.copy_(new / dist.get_world_size())
             waiting.clear()
@@ -283,6 +301,16 @@ def accumulating(steps: int) -> Found:
     return audited(model, step, steps)
 
 
+def ddp_in_fsdp2() -> Found:
+    """The head is DDP's, and FSDP2 is given it to ignore."""
+    model = Net()
+    heads = set(model.head.parameters())
+    model.head = DistributedDataParallel(model.head)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    fully_shard(model, mesh=mesh, ignored_params=heads)
+    return trained(model)
+
+
 def fsdp2(how: str = "") -> Found:
     model = Net()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
@@ -312,6 +340,9 @@ CASES: Final[dict[str, Callable[[], Found]]] = {
     "by hook": by_hook,
     "by hook, forgotten": lambda: by_hook("head"),
     "hooked bucket": hooked_bucket,
+    "hooked bucket, bf16": lambda: hooked_bucket(torch.bfloat16),
+    "DDP in FSDP2": ddp_in_fsdp2,
+    "two calls of many": two_calls,
     "frozen": frozen,
     "tied": tied,
     "unused": unused,

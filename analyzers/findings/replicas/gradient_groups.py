@@ -115,7 +115,7 @@ def _names(context: Context, rows: pd.DataFrame | None) -> frozenset[str]:
 
 
 def names_in(text: Any) -> frozenset[str]:
-    """Return the parameters that a collective names: of many the first; none where the text is unknown."""
+    """Return the parameters that a collective names: of many the first; none if the text is unknown."""
     if text is None or pd.isna(text):
         return frozenset()
     return frozenset(name for name in str(text).split(", ") if not name.startswith(MANY))

@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Held(Struct, frozen=True):
-    """What each rank holds of the parameters."""
+    """Sizes of the parameters that each rank holds."""
 
     elements: dict[int, dict[str, int]]
     """Rank -> name -> elements on it."""

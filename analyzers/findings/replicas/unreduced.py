@@ -34,6 +34,8 @@ class Unreduced(Struct, frozen=True):
     others: int | None
     """Parameters whose gradients are reduced over the group; None if only the wrapper knows which of its own
     it reduces."""
+    ignored: bool
+    """Whether the program had the wrapper ignore them, by a list."""
 
 
 def unreduced(context: Context, but: Collection[str] = ()) -> list[Unreduced]:
@@ -49,13 +51,16 @@ def unreduced(context: Context, but: Collection[str] = ()) -> list[Unreduced]:
         for name in _missing(context, group) if names else ():
             if name in names:
                 missing.setdefault(name, []).append(group)
-    together: dict[tuple[tuple[int, ...], ...], list[str]] = {}
+    ignored = set(keep(candidates, candidates["ignored"].fillna(False).astype(bool))["name"].astype(str))
+    together: dict[tuple[bool, tuple[tuple[int, ...], ...]], list[str]] = {}
     for name, groups in missing.items():
-        together.setdefault(tuple(group.over for group in groups), []).append(name)
-    return [_unreduced(context, of, missing[of[0]]) for of in together.values()]
+        together.setdefault((name in ignored, tuple(group.over for group in groups)), []).append(name)
+    return [_unreduced(context, of, missing[of[0]], listed) for (listed, _), of in together.items()]
 
 
-def _unreduced(context: Context, names: Sequence[str], groups: Sequence[Reducing]) -> Unreduced:
+def _unreduced(
+    context: Context, names: Sequence[str], groups: Sequence[Reducing], ignored: bool
+) -> Unreduced:
     group = max(groups, key=lambda each: len(each.over))
     rows = keep(context.model, context.model["name"].isin(names))
     wrapper = rows["wrapper"].dropna()
@@ -65,6 +70,7 @@ def _unreduced(context: Context, names: Sequence[str], groups: Sequence[Reducing
         ranks=tuple(sorted({rank for each in groups for rank in each.over})),
         wrapper=None if wrapper.empty else str(wrapper.iloc[0]),
         others=_others(context, group),
+        ignored=ignored,
     )
 
 

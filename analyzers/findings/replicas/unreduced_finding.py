@@ -29,10 +29,11 @@ def finding_of(context: Context, found: Unreduced) -> Finding:
     by_hand = group.source is not None and found.wrapper is None and group.wrapper is None
     of_all = "it" if len(names) == 1 else "them"
     others = _others(found)
+    few = found.others is not None and found.others < len(names)
     return Finding(
         kind="unsynced-parameter",
         severity="warning",
-        title=f"{subject(names)} part in no reduction, {others}: "
+        title=f"{subject(names)} part in no reduction{_listed(found)}, {others}: "
         f"each rank trains {of_all} on its own data alone",
         toll_ns=None,
         floor_ns=None,
@@ -52,13 +53,14 @@ def finding_of(context: Context, found: Unreduced) -> Finding:
             Evidence("gradients reduced over the same ranks", found.others),
             Evidence("the others are reduced", _by(found)),
             Evidence("wrapper", found.wrapper),
+            *((Evidence("on a list to ignore", "yes"),) if found.ignored else ()),
             Evidence("recorded steps", len(context.steps)),
             Evidence("values", "not compared"),
             Evidence("ranks", rank_words(found.ranks)),
             *((Evidence("parameters", ", ".join(names)),) if len(names) > 1 else ()),
         ),
         remedy=_remedy(found, context.ledger.run.world_size),
-        confidence="possible" if found.others is not None and found.others < len(names) else "likely",
+        confidence="possible" if found.ignored or few else "likely",
         parameters=names if len(names) > 1 else (),
         cause="missing-reduction",
     )
@@ -71,6 +73,12 @@ def subject(names: tuple[str, ...] | list[str]) -> str:
     if len(names) <= NAMED:
         return f"{', '.join(names[:-1])} and {names[-1]} take"
     return f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
+
+
+def _listed(found: Unreduced) -> str:
+    if not found.ignored:
+        return ""
+    return f", as {found.wrapper} was made to ignore {'it' if len(found.names) == 1 else 'them'}"
 
 
 def _others(found: Unreduced) -> str:
@@ -106,6 +114,12 @@ def _remedy(found: Unreduced, world_size: int) -> Remedy:
         return Remedy(
             f"Give {wrapper} the whole model: {part} is outside of what it wraps. {MAKE_SURE}",
             f"{whole}  # with {part} in it",
+        )
+    if found.ignored:
+        return Remedy(
+            f"If ranks are not to train it apart, take {part} off the list of parameters that {wrapper} "
+            f"ignores. {MAKE_SURE}",
+            f"{whole}  # and ignore nothing",
         )
     return Remedy(
         f"Add {part} to the model before {wrapper} wraps it, and take it off any list of parameters to "

@@ -283,6 +283,9 @@ class Capturing:
         if self.stopped or self._kept.alone or self._ranks < _SEVERAL:
             # A single rank has nobody to reduce a gradient with.
             return
+        if not self.recorder.used:
+            # As of watched steps: nothing is to be said of gradients that no optimizer was seen to use.
+            return
         rows = self._attempt(lambda: unchecked_rows(self.recorder, self._names))
         if rows:
             self._kept.append(StepRows(None, parameters=rows))

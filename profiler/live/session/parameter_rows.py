@@ -66,4 +66,5 @@ def parameter_row(
         used_in=recorder.used.get(id(parameter)),
         carried=name in recorder.attribution.carried,
         checked=checked,
+        ignored=None if wrapped is None else wrapped.ignored,
     )

@@ -24,6 +24,8 @@ class Wrapped:
     """Whether it reduces the parameter's gradient; None if it was not asked."""
     shape: tuple[int, ...] | None = None
     """Shape of the whole parameter, if the parameter itself does not have it."""
+    ignored: bool = False
+    """Whether the program had the wrapper ignore it. FSDP2 does not keep which ones these are."""
 
 
 def wrappers_of(
@@ -39,9 +41,12 @@ def wrappers_of(
     ours = {id(parameter) for model in models for parameter in model.parameters()}
     for ddp in _ddps(models, ours, search_outside=search_outside):
         group, reduced = getattr(ddp, "process_group", None), _reduced(ddp, ask_buckets=ask_buckets)
-        for parameter in ddp.module.parameters():
+        names, delayed = getattr(ddp, "parameters_to_ignore", ()), _delayed(ddp)
+        for name, parameter in ddp.module.named_parameters():
             reduces = None if reduced is None else id(parameter) in reduced
-            wrapped[id(parameter)] = Wrapped("DDP", group, reduces)
+            # The list has those whose reduction DDP delays, too.
+            ignored = name in names and not reduces and id(parameter) not in delayed
+            wrapped[id(parameter)] = Wrapped("DDP", group, False if ignored else reduces, ignored=ignored)
     modules = [module for model in models for module in model.modules()]
     for module in modules:
         _add_fsdp2(module, wrapped)
@@ -72,7 +77,7 @@ def _reduced(ddp: Any, *, ask_buckets: bool) -> set[int] | None:
     """
     parameters: Sequence[torch.Tensor] = list(getattr(ddp, "_module_parameters", ddp.module.parameters()))
     # The reducer has them not: DDP sends their gradients itself, from the hook of another parameter.
-    delayed = {id(parameter) for parameter in getattr(ddp, "_delay_all_reduce_params", ())}
+    delayed = _delayed(ddp)
     facts: Mapping[str, Any] = getattr(ddp, "_get_ddp_logging_data", dict)()
     training = sum(parameter.requires_grad for parameter in parameters)
     buckets = getattr(getattr(ddp, "reducer", None), "_get_zeros_like_grad_buckets", None)
@@ -82,6 +87,10 @@ def _reduced(ddp: Any, *, ask_buckets: bool) -> set[int] | None:
         return None
     # Some were frozen then or are now, and only its buckets say which: expensive, as they are made for this.
     return {id(parameter) for bucket in buckets() for parameter in bucket.parameters()} | delayed
+
+
+def _delayed(ddp: Any) -> set[int]:
+    return {id(parameter) for parameter in getattr(ddp, "_delay_all_reduce_params", ())}
 
 
 def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
@@ -94,7 +103,7 @@ def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
         single = getattr(state, "_fsdp_param_group", None)
         groups = [] if single is None else [single]
     for parameter in module.parameters():
-        # What DDP or replicate() has under it is theirs.
+        # DDP and replicate() keep parameters that they have.
         if id(parameter) not in wrapped:
             wrapped[id(parameter)] = Wrapped("FSDP2", None, False)
     for group in groups:
@@ -110,9 +119,10 @@ def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
 def _add_fsdp1(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
     if not is_fsdp1(module):
         return
+    listed = {id(parameter) for parameter in getattr(module, "_ignored_params", ())}
     for parameter in module.parameters():
         if id(parameter) not in wrapped:
-            wrapped[id(parameter)] = Wrapped("FSDP1", None, False)
+            wrapped[id(parameter)] = Wrapped("FSDP1", None, False, ignored=id(parameter) in listed)
     handle: Any = getattr(module, "_handle", None)
     if handle is None:
         return

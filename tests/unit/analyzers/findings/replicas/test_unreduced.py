@@ -197,6 +197,24 @@ def test_what_ddp_does_not_know(given, code):
     assert code in one.remedy.code
 
 
+def test_what_ddp_was_made_to_ignore_is_possible():
+    """It may be meant so: it says so, and leads no verdict. A layer added late stays likely, by itself."""
+    rows = wrapped("DDP", reduced_by_wrapper=False, ignored=True)
+    late = held(("late.weight",), wrapper="DDP", group="pg", reduced_by_wrapper=False, ignored=False)
+    listed, added = sorted(
+        found([*rows, *late], sums(("a.weight",), **BUCKET)), key=lambda one: str(one.where.parameter)
+    )
+    assert (listed.where.parameter, listed.confidence, listed.doubts_training) == (
+        "head.weight",
+        "possible",
+        False,
+    )
+    assert "as DDP was made to ignore it, while DDP reduces 3 other gradients" in listed.title
+    assert "off the list" in listed.remedy.text
+    assert (added.where.parameter, added.confidence, added.doubts_training) == ("late.weight", "likely", True)
+    assert "ignore" not in added.title
+
+
 def test_how_many_ddp_reduces_may_be_unknown():
     """Some of what it has were frozen as it was made, and only its buckets say which."""
     rows = changed(held(wrapper="DDP", group="pg"), "head.weight", wrapper=None, group=None)

@@ -1,4 +1,4 @@
-"""What wraps a parameter where two wrappers have it, or one has it by other means."""
+"""Wrappers of a parameter that two of them have, or that one has by other means."""
 
 from __future__ import annotations
 
@@ -43,9 +43,29 @@ def test_a_layer_of_ddp_inside_of_what_fsdp2_shards(monkeypatch: pytest.MonkeyPa
     found = of_name(model)
     assert found["head.weight"] == Wrapped("DDP", "pg", True)
     assert found["trunk.weight"] == Wrapped("FSDP2", "dp", True)
-    # What FSDP2 manages is FSDP2's, whoever else has it.
+    # FSDP2 keeps all that it manages, whoever else has it.
     monkeypatch.setattr(wrapping, "_ddps", lambda *_, **__: [ddp_of(model)])
     assert of_name(model)["trunk.weight"] == Wrapped("FSDP2", "dp", True)
+
+
+def test_what_ddp_is_given_to_ignore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list is meant so; a layer that came after wrapping is on none, and delayed ones are reduced."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    ddp = ddp_of(
+        model,
+        _module_parameters=list(model[0].parameters()),
+        _delay_all_reduce_params=[model[1].bias],
+        parameters_to_ignore={"1.weight", "1.bias"},
+    )
+    monkeypatch.setattr(wrapping, "_ddps", lambda *_, **__: [ddp])
+    found = of_name(model)
+    assert [name for name, of in found.items() if of.ignored] == ["1.weight"]
+    assert [found[name].reduces for name in ("0.bias", "1.weight", "1.bias", "2.bias")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_gradients_that_ddp_delays_are_reduced_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
