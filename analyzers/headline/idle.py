@@ -167,7 +167,8 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         elif late is not None and "straggler" in kinds:
             longer = duration(late.before_ns - late.without_ns)
             return f"{head}: {fact}, and rank {late.rank} is late, which makes the step {longer} longer", LATE
-    unexplained = advise is ADVISE and not set(ADVISE) & set(kinds)
+    # Nothing of a dry run's host can be recorded: it ran nowhere.
+    unexplained = advise is ADVISE and not set(ADVISE) & set(kinds) and not context.ledger.run.is_forecast
     return f"{head}: {fact}{f'; {_find(context)}' if unexplained else ''}", advise
 
 

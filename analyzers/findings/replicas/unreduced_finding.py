@@ -13,7 +13,9 @@ from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
 
-MAKE_SURE: Final = "To be sure first, compare the gradients: --checks gradients."
+MAKE_SURE: Final = (
+    "To be sure first, compare the gradients: --checks gradients, in a program audit(checks=...)."
+)
 
 WRAPS: Final = {
     "DDP": "model = DistributedDataParallel(model)",

@@ -105,6 +105,8 @@ def not_explained(report: Report) -> str | None:
     did = summary.doing(unbilled)
     if did is not None:
         return f"{head}: {did}."
+    if run.is_forecast:
+        return f"{head}: the host launches nothing then."
     if run.device == "cpu" or (run.device is None and run.source == "live"):
         why = "Python, loading or sleep"
     else:
