@@ -148,12 +148,19 @@ def _others(context: Context, group: Reducing) -> int | None:
 
 def _alike(context: Context, over: tuple[int, ...]) -> bool:
     """Whether the ranks hold parameters of equal names, whole shapes and dtypes."""
-    rows = keep(context.model, context.model["rank"].isin(over))
-    held = {
-        frozenset(of_rank[["name", "shape", "dtype"]].astype(str).itertuples(index=False, name=None))
-        for _, of_rank in rows.groupby("rank")
-    }
-    return rows["rank"].nunique() == len(over) and len(held) == 1
+    held = _held(context)
+    return all(rank in held for rank in over) and len({held[rank] for rank in over}) == 1
+
+
+@once
+def _held(context: Context) -> dict[int, frozenset[tuple[str, str, str]]]:
+    """Return name, whole shape and dtype of the parameters on record of each rank."""
+    rows = context.model
+    columns = [rows[name].astype(str) for name in ("name", "shape", "dtype")]
+    held: dict[int, set[tuple[str, str, str]]] = {}
+    for rank, *each in zip(rows["rank"].tolist(), *columns, strict=True):
+        held.setdefault(int(rank), set()).add((each[0], each[1], each[2]))
+    return {rank: frozenset(each) for rank, each in held.items()}
 
 
 def _complete(context: Context, group: Reducing) -> bool:
