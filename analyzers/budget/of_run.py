@@ -35,6 +35,8 @@ class Draft:
 
     budget: Budget
     comments: dict[str, list[str]] = field(default_factory=dict)
+    present: tuple[str, ...] = ()
+    """Kinds of wrong results that the run has: the budget cannot forbid them."""
 
 
 def draft(report: Report, *, run: str, slack: float, skip_steps: int = 0) -> Draft:
@@ -71,7 +73,7 @@ def draft(report: Report, *, run: str, slack: float, skip_steps: int = 0) -> Dra
     present = sorted(kind for kind in there if KINDS[kind] == "correctness")
     if present:
         comments["forbid"].append(f"Not forbidden, as the run has them: {', '.join(present)}.")
-    return Draft(budget, comments)
+    return Draft(budget, comments, tuple(present))
 
 
 def _limits(report: Report, rows: Rows, slack: float, comments: dict[str, list[str]]) -> Limits:

@@ -64,6 +64,12 @@ def command(
     with waiting("drafting the budget"):
         made = draft(report, run=path, slack=share, skip_steps=skip_steps)
     write(output, to_toml(made.budget, made.comments, str(output)).encode("utf-8", "backslashreplace"))
+    if made.present:
+        typer.echo(
+            f"{path} has wrong results, which {output} allows: {', '.join(made.present)}. Fix them first, "
+            "then write the budget anew with --force.",
+            err=True,
+        )
     typer.echo(f"wrote {output}\n\nto check a run: shardtoll check RUN --budget {output}")
 
 

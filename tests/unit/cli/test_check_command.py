@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shardtoll.cli.inputs.checkout import in_checkout
+from shardtoll.ledger import Finding, Where
+from shardtoll.ledger.tables.tables import to_table
 from tests import sample_reports
 from tests.unit.cli.conftest import write_run
 
@@ -127,6 +130,20 @@ def test_a_run_keeps_the_budget_that_init_wrote(shardtoll, run_folder: Path):
     assert shardtoll("budget", "init", run_folder, "--force", "--slack", "50%").code == 0
     assert Path("budget.toml").read_text() != text
     assert shardtoll("check", run_folder).code == 0
+
+
+def test_a_budget_of_a_run_with_wrong_results_says_that_it_allows_them(shardtoll):
+    wrong = Finding("unsynced-parameter", "warning", "t", None, None, None, None, 1, (0,), Where())
+    whole = sample_reports.report()
+    tables = {**whole.tables, "notices": to_table("notices", [])}
+    Path("x.json").write_text(replace(whole, findings=(wrong,), tables=tables).to_json())
+    ran = shardtoll("budget", "init", "x.json", "-o", "made.toml")
+    assert ran.code == 0
+    assert ran.err == (
+        "x.json has wrong results, which made.toml allows: unsynced-parameter. Fix them first, "
+        "then write the budget anew with --force.\n"
+    )
+    assert '"unsynced-parameter"' not in Path("made.toml").read_text()
 
 
 def test_names_of_a_run_stay_text(shardtoll):
