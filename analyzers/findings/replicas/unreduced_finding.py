@@ -119,8 +119,8 @@ def _remedy(found: Unreduced, world_size: int) -> Remedy:
         )
     if found.ignored:
         return Remedy(
-            f"If ranks are not to train it apart, take {part} off the list of parameters that {wrapper} "
-            f"ignores. {MAKE_SURE}",
+            f"Take {part} off the list of parameters that {wrapper} ignores, unless ranks are to train it "
+            f"apart. {MAKE_SURE}",
             f"{whole}  # and ignore nothing",
         )
     return Remedy(
