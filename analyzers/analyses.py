@@ -71,7 +71,7 @@ ANALYSES: Final = (
     Analysis("replicas.grad_norm", "wrong-gradient", "values"),
     Analysis("replicas.drift", "replica-drift", "values"),
     Analysis("replicas.buffer_drift", "replica-drift", "values"),
-    Analysis("replicas.unsynced_parameter", "unsynced-parameter", "parameters"),
+    Analysis("unsynced.unsynced_parameter", "unsynced-parameter", "parameters"),
     Analysis("values.non_finite", "non-finite"),
     Analysis("values.identical_shards", "identical-shards", "values"),
     Analysis("duplicates.duplicated_data", "duplicated-data", "values"),

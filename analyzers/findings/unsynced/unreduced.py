@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import rows_of
-from shardtoll.analyzers.findings.replicas.carriers import least_bytes, named, unknown_bytes
-from shardtoll.analyzers.findings.replicas.gradient_groups import Reducing, reducing
-from shardtoll.analyzers.findings.replicas.not_replicas import may_differ, spread_over
 from shardtoll.analyzers.findings.replicas.overruled import checked_right
+from shardtoll.analyzers.findings.unsynced.carriers import least_bytes, named, unknown_bytes
+from shardtoll.analyzers.findings.unsynced.gradient_groups import Reducing, reducing
+from shardtoll.analyzers.findings.unsynced.not_replicas import may_differ, spread_over
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep, text
 

@@ -9,9 +9,9 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
-from shardtoll.analyzers.findings.replicas.gradient_groups import REDUCERS, carried, names_in
-from shardtoll.analyzers.findings.replicas.known_elements import unknown_of
 from shardtoll.analyzers.findings.replicas.reductions import BACKWARD
+from shardtoll.analyzers.findings.unsynced.gradient_groups import REDUCERS, carried, names_in
+from shardtoll.analyzers.findings.unsynced.known_elements import unknown_of
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import begins_with, keep, with_columns
 from shardtoll.ledger.records.ddp_causes import DDP

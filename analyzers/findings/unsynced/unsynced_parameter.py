@@ -13,14 +13,14 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas import gradients as replica_gradients
 from shardtoll.analyzers.findings.replicas.agreement import rows_of
-from shardtoll.analyzers.findings.replicas.gradient_groups import reducing
 from shardtoll.analyzers.findings.replicas.gradients import GROUP_ABOVE, NAMED, Apart
 from shardtoll.analyzers.findings.replicas.local_parameters import exchanged
 from shardtoll.analyzers.findings.replicas.overruled import checked_right
 from shardtoll.analyzers.findings.replicas.reductions import covered
 from shardtoll.analyzers.findings.replicas.remedies import reduce_code
-from shardtoll.analyzers.findings.replicas.unreduced import unreduced
-from shardtoll.analyzers.findings.replicas.unreduced_finding import finding_of, used_at
+from shardtoll.analyzers.findings.unsynced.gradient_groups import reducing
+from shardtoll.analyzers.findings.unsynced.unreduced import unreduced
+from shardtoll.analyzers.findings.unsynced.unreduced_finding import finding_of, used_at
 from shardtoll.analyzers.shared.remedy_code import parameter
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Remedy, Where

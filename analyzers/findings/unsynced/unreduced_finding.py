@@ -6,7 +6,7 @@ from typing import Final
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.gradients import NAMED
-from shardtoll.analyzers.findings.replicas.unreduced import Unreduced
+from shardtoll.analyzers.findings.unsynced.unreduced import Unreduced
 from shardtoll.analyzers.shared.remedy_code import at, on_group, parameter
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Where

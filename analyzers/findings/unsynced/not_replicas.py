@@ -6,8 +6,8 @@ from typing import Final
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
-from shardtoll.analyzers.findings.replicas.carriers import from_first_step
 from shardtoll.analyzers.findings.replicas.reductions import mesh_groups
+from shardtoll.analyzers.findings.unsynced.carriers import from_first_step
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import begins_with, keep, number
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES

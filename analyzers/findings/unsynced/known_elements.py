@@ -14,7 +14,7 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.replicas.gradient_groups import how_many, is_many, names_in
+from shardtoll.analyzers.findings.unsynced.gradient_groups import how_many, is_many, names_in
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.sampled import WIDTHS
 from shardtoll.analyzers.shared.tally import codes, numbered
