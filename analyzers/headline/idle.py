@@ -11,10 +11,10 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
-from shardtoll.analyzers.findings.stragglers.late_remedies import AMD, NVIDIA
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
 from shardtoll.analyzers.headline.step_words import step_word
 from shardtoll.analyzers.shared import host_code
+from shardtoll.analyzers.shared.gpu_maker import gpu_maker
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.words.human import duration, percent
@@ -59,8 +59,6 @@ UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host
 UNTOLD_HINT: Final = "how much of that is the job's own is unknown"
 CAPTURES: Final = "The host records CUDA graphs, and nothing of them runs yet"
 CAPTURES_HINT: Final = "record steps that replay them"
-MAKERS: Final = (*NVIDIA, *AMD)
-"""Words in the name of a device that is a GPU."""
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -74,8 +72,7 @@ def _shares(context: Context) -> tuple[float, float]:
 
 
 def _device(context: Context) -> str:
-    named = (context.ledger.run.device or "").upper()
-    return "GPU" if any(word in named for word in MAKERS) else "device"
+    return "device" if gpu_maker(context.ledger.run.device) is None else "GPU"
 
 
 def _all_idle(context: Context, mean: pd.DataFrame) -> str:

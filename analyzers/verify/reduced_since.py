@@ -7,16 +7,15 @@ that nobody can name. So the run after has to show what became of the parameter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.analyzers.context.peers import PEER_OPS
+from shardtoll.analyzers.findings.replicas.reductions import BACKWARD
+from shardtoll.analyzers.findings.unsynced.gradient_groups import names_in
 from shardtoll.ledger import Finding, Report
-
-LATE: Final = ("backward", "optimizer", "other")
-"""Phases in which a collective that names a parameter carries its gradient or its new values."""
-NOT_REDUCING: Final = ("barrier", "send", "recv")
 
 Row = Mapping[str, Any]
 
@@ -52,11 +51,11 @@ def _named(after: Report) -> set[str]:
     """Return the parameters that a collective of several ranks names, after the forward."""
     table = after.tables["collectives"]
     carries = pc.and_(
-        pc.is_in(table.column("phase"), _strings(LATE)), pc.greater(table.column("group_size"), 1)
+        pc.is_in(table.column("phase"), _strings(BACKWARD)), pc.greater(table.column("group_size"), 1)
     )
-    carries = pc.and_(carries, pc.invert(pc.is_in(table.column("op"), _strings(NOT_REDUCING))))
+    carries = pc.and_(carries, pc.invert(pc.is_in(table.column("op"), _strings(("barrier", *PEER_OPS)))))
     texts = pc.unique(table.filter(carries).column("parameter").drop_null()).to_pylist()
-    return {name for text in texts for name in str(text).split(", ")}
+    return {name for text in texts for name in names_in(text)}
 
 
 def _valued(after: Report) -> set[str]:

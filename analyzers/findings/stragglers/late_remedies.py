@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardtoll.analyzers.shared import serving_remedies
+from shardtoll.analyzers.shared.gpu_maker import gpu_maker
 from shardtoll.ledger import Figure
 
 WORDS: Final = {
@@ -35,9 +36,6 @@ IDLE: Final = {"data_ns": "late_data_ns", "sync_ns": "late_sync_ns", "host_ns": 
 """Idle parts of a late rank's step -> the figure that says how much longer they are."""
 
 
-NVIDIA: Final = ("NVIDIA", "TESLA", "GEFORCE")
-AMD: Final = ("AMD", "INSTINCT")
-"""Words in the names of the makers' GPUs."""
 ROCM_TOOL: Final = "rocm-smi"
 _ROCM: Final = '["rocm-smi", "--showclocks", "--showtemp", "--showpower"]'
 _NVIDIA: Final = '["nvidia-smi", "-q", "-d", "CLOCK,PERFORMANCE,TEMPERATURE,POWER"]'
@@ -64,11 +62,8 @@ def idle_figures(more_ns: Mapping[str, float]) -> tuple[Figure, ...]:
 
 def _tool(device: str | None) -> str:
     """Return the tool that shows the device's clocks; both if its maker is unknown."""
-    name = (device or "").upper()
-    if any(word in name for word in AMD):
-        return ROCM_TOOL
-    known = any(word in name for word in NVIDIA)
-    return "nvidia-smi -q" if known else f"nvidia-smi -q (or {ROCM_TOOL})"
+    tools = {"amd": ROCM_TOOL, "nvidia": "nvidia-smi -q", None: f"nvidia-smi -q (or {ROCM_TOOL})"}
+    return tools[gpu_maker(device)]
 
 
 def remedy(

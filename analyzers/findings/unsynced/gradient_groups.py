@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 import pandas as pd
@@ -12,7 +11,7 @@ from msgspec import Struct
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.reductions import REDUCES, reductions
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import begins_with, codes, keep, text
+from shardtoll.analyzers.shared.tally import begins_with, codes, keep, numbered, text
 from shardtoll.ledger.records import ddp_causes
 
 REDUCERS: Final = {
@@ -76,8 +75,8 @@ def _by_hand(context: Context) -> dict[tuple[int, ...], pd.DataFrame]:
         & ~frame["implicit"].fillna(False).astype(bool)
         & ~begins_with(frame["caused_by_op"], (*REDUCERS, ddp_causes.DDP)),
     )
-    overs: Iterable[tuple[int, ...]] = frame["over"].drop_duplicates()
-    return {over: keep(frame, frame["over"].map(lambda each, like=over: each == like)) for over in overs}
+    of_each = (rows for _, rows in frame.groupby(numbered(frame, ["over"])))
+    return {rows["over"].iloc[0]: rows for rows in of_each}
 
 
 def _by_wrapper(context: Context) -> dict[tuple[int, ...], pd.DataFrame]:
@@ -92,9 +91,9 @@ def _by_wrapper(context: Context) -> dict[tuple[int, ...], pd.DataFrame]:
     sets: dict[tuple[int, ...], list[pd.DataFrame]] = {}
     members = context.members
     numbers, first = codes(frame, ["group", "rank"])
-    for number, (group, rank) in enumerate(first[["group", "rank"]].itertuples(index=False)):
+    of_each = [rows for _, rows in frame.groupby(numbers)]
+    for rows, (group, rank) in zip(of_each, first[["group", "rank"]].itertuples(index=False), strict=True):
         over = members.get((str(group), int(rank)))
-        rows = frame[numbers == number]
         if over is not None:
             sets.setdefault(over, []).append(rows)
     return {over: pd.concat(rows) for over, rows in sets.items()}

@@ -20,11 +20,10 @@ from shardtoll.analyzers.replay.events.event_graph import Kind
 from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_shards
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
 from shardtoll.analyzers.shared.tally import begins_with
-from shardtoll.analyzers.whatif.edits.begins import begin_earlier
 from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.analyzers.whatif.edits.edit import Edit
 from shardtoll.analyzers.whatif.edits.removal import joined, removal
-from shardtoll.analyzers.whatif.edits.taken_out import before_by_step, lost_by_step
+from shardtoll.analyzers.whatif.edits.taken_out import batches_ready, lost_by_step
 from shardtoll.analyzers.whatif.edits.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
@@ -287,13 +286,9 @@ def _removed(kind: Kind, label: str) -> Maker:
 
         def apply(draft: Draft, _end: float) -> None:
             nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
-            before = before_by_step(context, draft.recorded) if kind == Kind.DATA else {}
-            begin_earlier(draft.recorded, draft.release, before)
-            if lost := each(draft.recorded):
-                draft.shorten_each(_OWN[kind], lost, None, _WORK[kind])
-            elif before and draft.recorded.source == "points":
+            if kind == Kind.DATA and batches_ready(context, draft):
                 return
-            elif not len(nodes) or draft.recorded.source == "points":
+            if not len(nodes) or draft.recorded.source == "points":
                 _own_time(draft, finding, _OWN[kind], _WORK[kind])
             elif kind == Kind.SYNC:
                 draft.no_waits(nodes)

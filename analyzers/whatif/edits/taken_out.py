@@ -86,8 +86,8 @@ def taken_out(context: Context, gone: Gone) -> Edit:
             draft.no_phase(PHASES.index(gone.phase))
         elif recorded.source == "points":
             phase = None if gone.phase is None else PHASES.index("backward")
-            if gone is BATCHES:
-                begin_earlier(recorded, draft.release, before_by_step(context, recorded))
+            if gone is BATCHES and batches_ready(context, draft):
+                return
             if each := lost_by_step(context, recorded, gone.stall):
                 draft.shorten_each(own, each, phase, gone.stall)
             else:
@@ -115,6 +115,19 @@ def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[
     lost = rows.groupby(["step", "rank"])["lost_ns"].sum()
     steps, ranks = (lost.index.get_level_values(name).astype(int).tolist() for name in ("step", "rank"))
     return dict(zip(zip(steps, ranks, strict=True), lost.astype(float).tolist(), strict=True))
+
+
+def batches_ready(context: Context, draft: Draft) -> bool:
+    """Take each rank's waits for batches off steps made from points, inside and before. Return whether the
+    record has any, step by step."""
+    recorded = draft.recorded
+    if recorded.source != "points":
+        return False
+    before, inside = before_by_step(context, recorded), lost_by_step(context, recorded, BATCHES.stall)
+    begin_earlier(recorded, draft.release, before)
+    if inside:
+        draft.shorten_each(BATCHES.own, inside, None, BATCHES.stall)
+    return bool(before or inside)
 
 
 def before_by_step(context: Context, recorded: Recorded) -> dict[tuple[int, int], float]:
