@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from shardtoll.analyzers import run
+from shardtoll.analyzers.headline import idle
 from shardtoll.ledger import Stall
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
@@ -35,9 +39,9 @@ def test_a_recording_in_which_graphs_are_recorded_says_that_nothing_of_them_runs
     )
 
 
-def of_parts(idle_ms: int, comm_ms: int) -> str:
-    """The headline of one rank whose step of 100 ms holds so much idle time and exposed communication."""
-    about = run_of(1, source="trace", device="NVIDIA H100", backend="nccl")
+def of_parts(idle_ms: int, comm_ms: int, world_size: int = 1, source: str = "trace") -> str:
+    """The headline of rank 0, whose step of 100 ms holds so much idle time and exposed communication."""
+    about = run_of(world_size, source=source, device="NVIDIA H100", backend="nccl", ranks_seen=(0,))
     compute_ns = (100 - idle_ms - comm_ms) * MS
     parts = {"compute_ns": compute_ns, "exposed_comm_ns": comm_ms * MS, "idle_ns": idle_ms * MS}
     made = run(ledger(run=about, steps=[step(duration_ns=100 * MS, unattributed_ns=0, **parts)]))
@@ -50,3 +54,16 @@ def test_half_of_a_step_leads_if_it_is_twice_what_communication_costs():
     # A smaller part must be three times as much.
     assert not of_parts(48, 20).startswith("Idle time")
     assert of_parts(48, 16).startswith("Idle time costs most: ")
+    # What ranks do that are not on record may be why it communicates so long.
+    assert not of_parts(50, 25, world_size=2).startswith("Idle time")
+
+
+def test_idle_time_of_a_run_says_how_to_find_its_code_and_that_of_a_dry_run_does_not():
+    assert "; record with_stack=True to see the host's code" in of_parts(60, 10)
+    # A surveyed live run says that surveying slows its host; of a watched one a process can be looked at.
+    context: Any = SimpleNamespace(ledger=SimpleNamespace(run=run_of(1)))
+    assert idle._find(context) == "find its code with py-spy dump"
+    dry = of_parts(60, 10, source="dry")
+    assert dry.startswith("Idle time costs most: ")
+    assert "with_stack" not in dry
+    assert "py-spy" not in dry

@@ -55,6 +55,10 @@ def test_idle_time_without_a_finding_says_what_it_may_be_and_what_to_record():
     on_cpu = replace(live, run=replace(live.run, device="cpu"))
     assert "rank 0: Python, loading or sleep; py-spy" in (under_bars.not_explained(on_cpu) or "")
     assert "Idle, in no finding: 70.0 ms" in shown(live, 100)
+    # A dry run's host ran nowhere: there is nothing to record.
+    dry = replace(report, run=replace(report.run, source="dry"))
+    (of_dry,) = (each for each in under_bars.sentences(dry) if each.startswith("Idle, in no finding"))
+    assert of_dry == "Idle, in no finding: 70.0 ms (88 %) on rank 0: the host launches nothing then."
     # The page has it in the line under its verdict.
     assert "Idle, in no finding" not in first_screen(live)
 
