@@ -27,9 +27,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardtoll.analyzers.forecast.plan.band import band_scope, slope_width
 from shardtoll.analyzers.forecast.plan.constants import START, Constants
-from shardtoll.analyzers.forecast.plan.price import price_parts
+from shardtoll.analyzers.forecast.plan.price import band_scope, price_parts, slope_width
 from shardtoll.analyzers.forecast.plan.traits import TRAITS, traits_of
 from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row

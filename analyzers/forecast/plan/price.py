@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
-from shardtoll.analyzers.forecast.plan.band import half_width
 from shardtoll.analyzers.forecast.plan.check import check_plan, usual_fabric
-from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
+from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
 from shardtoll.analyzers.forecast.plan.groups import groups_of
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.parts import Parts
@@ -75,3 +75,31 @@ def _priced(plan: TrainingPlan, network: Network, parts: Parts) -> PlanPrice:
         {cause: value for cause, value in parts.exposed_ns.items() if value > 0},
         parts.bubble_ns, parts.optimizer_ns, parts.host_ns, network.name, assumptions,
     )  # fmt: skip
+
+
+def half_width(plan: TrainingPlan, parts: Parts) -> tuple[float, float]:
+    """Return the logarithms of how far the step may be faster and slower than expected."""
+    numbers = widths()
+    more = slope_width(parts, numbers)
+    return _side("faster", plan, numbers) + more, _side("slower", plan, numbers) + more
+
+
+def _side(name: str, plan: TrainingPlan, numbers: Mapping[str, float]) -> float:
+    fitted = numbers.get(f"{name}.{band_scope(plan)}")
+    if fitted is not None:
+        return fitted
+    return numbers[name] + (numbers["experts"] if plan.model.experts > 1 else 0.0)
+
+
+def band_scope(plan: TrainingPlan) -> str:
+    """Return whose errors the plan's band goes by: its framework's, those of experts apart."""
+    framework = traits_of(plan.framework).name
+    return f"{framework}.experts" if plan.model.experts > 1 else framework
+
+
+def slope_width(parts: Parts, numbers: Mapping[str, float]) -> float:
+    """Return the part of the width that grows with what is uncertain: host time, network, waits."""
+    step = max(parts.step_ns, 1.0)
+    exposed = (sum(parts.exposed_ns.values()) + parts.bubble_ns) / step
+    width = numbers["host"] * parts.host_ns / step + numbers["net"] * parts.net_ns / step
+    return width + numbers["exposed"] * exposed

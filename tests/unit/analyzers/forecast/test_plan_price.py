@@ -8,7 +8,6 @@ import pytest
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan import FabricNetwork, MeasuredNetwork, price_plan
-from shardtoll.analyzers.forecast.plan.band import band_scope, half_width
 from shardtoll.analyzers.forecast.plan.constants import fitted, widths
 from shardtoll.analyzers.forecast.plan.graphs.schedule import schedule
 from shardtoll.analyzers.forecast.plan.graphs.staged_step import StagedTimes, Topology, staged_step_ns
@@ -17,6 +16,7 @@ from shardtoll.analyzers.forecast.plan.local import expert_shards, local_experts
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import phases_of
+from shardtoll.analyzers.forecast.plan.price import band_scope, half_width
 from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.traits import TRAITS
 from shardtoll.analyzers.roofline import load_fabric
