@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 from shardtoll.ledger.foreign.regular import read_regular
-from shardtoll.ledger.foreign.toml_keys import most_parts
 from shardtoll.ledger.records.errors import first_line
+
+_MARK: Final = re.compile(r"""#|\"""|'''|["'.=,{}\[\]\n]""")
+
+_ENDS: Final = {
+    "#": re.compile(r"(?=\n)"),
+    '"': re.compile(r'\\.|"|(?=\n)'),
+    "'": re.compile(r"'|(?=\n)"),
+    '"""': re.compile(r'\\.|"{3,5}', re.DOTALL),
+    "'''": re.compile(r"'{3,5}"),
+}
+"""The end of a comment or a string; after a backslash stands a character of the string."""
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-
 
 _MOST_PARTS: Final = 1_000
 
@@ -48,3 +58,31 @@ def read_text(path: Path, most_bytes: int) -> str:
 def why_unread(error: OSError) -> str:
     """Return in a few words why a file was not read."""
     return error.strerror or str(error)
+
+
+def most_parts(text: str) -> int:
+    """Return the parts of the longest dotted key outside strings and comments, also of inline tables.
+
+    A value outside strings, as a number, has a dot too, but never many.
+    """
+    most = parts = 1
+    at = 0
+    while (mark := _MARK.search(text, at)) is not None:
+        at = mark.end()
+        if mark[0] == ".":
+            parts += 1
+            most = max(most, parts)
+        elif mark[0] in _ENDS:
+            at = _end(text, mark[0], at)
+        else:
+            parts = 1
+    return most
+
+
+def _end(text: str, opened: str, at: int) -> int:
+    """Return where a comment or a string ends; the text's end if nothing closes it."""
+    while (found := _ENDS[opened].search(text, at)) is not None:
+        at = found.end()
+        if not found[0].startswith("\\"):
+            return at
+    return len(text)

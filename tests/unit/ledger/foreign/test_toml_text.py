@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.ledger.foreign.toml_keys import most_parts
-from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
+from shardtoll.ledger.foreign.toml_text import TomlError, most_parts, read_text, toml_tables, why_unread
 
 ROOT = Path(__file__).parents[4]
 
