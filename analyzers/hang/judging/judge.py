@@ -8,8 +8,14 @@ from msgspec.structs import replace
 
 from shardtoll.analyzers.hang.judging.chains import all_ends, all_missing, cycle_of, in_collective
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.judging.ended import hung_before, is_settled
-from shardtoll.analyzers.hang.judging.gone import broken_down, first_gone, members, silent
+from shardtoll.analyzers.hang.judging.ended import (
+    broken_down,
+    first_gone,
+    hung_before,
+    is_settled,
+    members,
+    silent,
+)
 from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, was_aborted
 from shardtoll.analyzers.hang.judging.new_groups import may_not_have_called, outside
 from shardtoll.analyzers.hang.judging.pairs import other_side_ended, unlike_pair
