@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 from shardtoll.analyzers.forecast.plan.constants import Constants
@@ -12,8 +13,8 @@ from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.passes import EMPTY, Phase
 from shardtoll.analyzers.forecast.plan.phases import Phases
 from shardtoll.analyzers.forecast.plan.rank_share import share_of
-from shardtoll.analyzers.forecast.plan.stages import stage_layers
 from shardtoll.analyzers.forecast.plan.traits import Traits
+from shardtoll.analyzers.shared.stage_dealing import dealt_by_weight
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 Pass: TypeAlias = tuple[Phase, ...]
@@ -153,3 +154,24 @@ def _replicas(
             ).expected_ns
         gather.append(gathered)
     return reduce, gather
+
+
+def stage_layers(plan: TrainingPlan, traits: Traits) -> tuple[float, ...]:
+    """Return blocks by stage: evenly if they divide; else the last stages get fewer.
+
+    nanotron deals them by weights (`dealt_by_weight`).
+    """
+    stages, layers = plan.layout.pp, plan.model.layers
+    if stages == 1:
+        return (layers,)
+    if traits.name == "nanotron":
+        return tuple(map(float, dealt_by_weight(plan.model, stages)))
+    if layers % stages == 0:
+        return (layers / stages,) * stages
+    each = math.ceil(layers / stages)
+    dealt, left = [], layers
+    for _ in range(stages):
+        dealt.append(float(min(each, left)))
+        left -= int(dealt[-1])
+    dealt[-1] += left
+    return tuple(dealt)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.analyzers.forecast.memory import rank_weights
-from shardtoll.analyzers.forecast.plan.stages import stage_layers
+from shardtoll.analyzers.forecast.plan.price_staged import stage_layers
 from shardtoll.analyzers.forecast.plan.traits import traits_of
 from shardtoll.analyzers.shared.stage_dealing import dealt_by_weight
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
