@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardtoll.analyzers.recorded.simulated import MOST_KEPT, Simulated
+from shardtoll.analyzers.recorded.recorded import MOST_KEPT, Simulated
 from shardtoll.analyzers.replay.events.outcome import Outcome
 
 
