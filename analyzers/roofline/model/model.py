@@ -1,9 +1,15 @@
-"""The model of one collective on one placement: every algorithm that can do it, and the fastest."""
+"""The model of one collective on one placement: every algorithm that can do it, and the fastest.
+
+The two-level all_reduce: reduce-scatter inside each host, all_reduce between hosts, all_gather inside.
+
+Bytes: 2(g-1)/g S per rank inside, 2(k-1)/k S/g between hosts; the three phases follow one another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -14,7 +20,6 @@ from shardtoll.analyzers.roofline.machines.fabric import Fabric
 from shardtoll.analyzers.roofline.model.candidate import Candidate, Floats
 from shardtoll.analyzers.roofline.model.correction import NONE, Correction
 from shardtoll.analyzers.roofline.model.direct import direct, pairwise
-from shardtoll.analyzers.roofline.model.hierarchical import hierarchical
 from shardtoll.analyzers.roofline.model.library import Library, load_library, watched
 from shardtoll.analyzers.roofline.model.logarithmic import bruck, halving_doubling, pat, recursive_doubling
 from shardtoll.analyzers.roofline.model.machine import Machine
@@ -24,6 +29,32 @@ from shardtoll.analyzers.roofline.model.switched import collnet, nvls, nvlstree
 from shardtoll.analyzers.roofline.model.tree import binomial, tree
 
 Algorithm = Callable[[Machine, str], list[Candidate]]
+
+
+def hierarchical(machine: Machine, op: str) -> list[Candidate]:
+    """Return the two-level all_reduce; nothing for a group inside one host, or with one rank a host."""
+    placement = machine.at
+    k, g = placement.nodes, placement.ranks_per_node
+    if op != "all_reduce" or k == 1 or g == 1:
+        return []
+    near, net = Fraction(2 * (g - 1), g), Fraction(2 * (k - 1), k * g)
+    return [
+        Candidate(
+            algorithm="hierarchical",
+            protocol=protocol,
+            steps=2 * (g - 1) + 2 * (k - 1),
+            near_share=near,
+            net_share=net,
+            latency_ns=machine.latency_ns("ring", protocol, 2 * (g - 1), 2 * (k - 1)),
+            ns_per_byte=(
+                float(near) / machine.near_gbps("ring") + float(net) * g / machine.through_gbps("ring")
+            )
+            / machine.protocol_share(protocol),
+            ramp=machine.ramp("ring", protocol),
+        )
+        for protocol in machine.library.protocols
+    ]
+
 
 ALGORITHMS: Final[dict[str, Algorithm]] = {
     "ring": ring,
