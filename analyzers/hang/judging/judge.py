@@ -19,8 +19,7 @@ from shardtoll.analyzers.hang.judging.ended import (
 from shardtoll.analyzers.hang.judging.later_steps import came_late, left_out, was_aborted
 from shardtoll.analyzers.hang.judging.new_groups import may_not_have_called, outside
 from shardtoll.analyzers.hang.judging.pairs import other_side_ended, unlike_pair
-from shardtoll.analyzers.hang.order.divergence import first_divergence
-from shardtoll.analyzers.hang.order.parted import parted
+from shardtoll.analyzers.hang.order.divergence import first_divergence, parted
 from shardtoll.analyzers.hang.order.program_order import odd_ones
 from shardtoll.analyzers.hang.standing.differing import differences_at, got_past
 from shardtoll.analyzers.hang.standing.job import SURE_AFTER_NS, Job

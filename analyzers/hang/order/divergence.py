@@ -73,3 +73,17 @@ def _met_before(met: Counter[tuple[int, object]], calls: Mapping[int, FlightCall
     if None in lines or any(met[rank, None] for rank in calls):
         return False
     return all(any(met[rank, line] for rank in calls) for line in lines)
+
+
+def parted(job: Job) -> Divergence | None:
+    """Return where programs first differ if ranks did not get past it; None if they did, or do not differ.
+
+    Ranks may take branches of their own, and sizes may differ, if all of them go on.
+    """
+    divergence = first_divergence(job)
+    if divergence is None:
+        return None
+    both = divergence.call, divergence.others_call
+    if all(call.finished_ns is not None for call in both) and divergence.what not in ("skipped", "extra"):
+        return None
+    return divergence
