@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.advise.from_run.lost_time import lost_ns
+from shardtoll.analyzers.advise.from_run.run_question import lost_ns
 from shardtoll.ledger import Finding, Report, Stall, Where
 from shardtoll.ledger.report.report import FabricInfo
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
