@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardtoll.analyzers.advise.from_run.gradient_noise import noise_scale_in_batches
-from shardtoll.analyzers.advise.from_run.measured import measured_beside
+from shardtoll.analyzers.advise.from_run.measured import measured_beside, noise_scale_in_batches
 from shardtoll.ledger import FabricInfo, Report
 from shardtoll.profiler import audit
 from tests.unit.analyzers.ledgers import ledger, run_of
