@@ -1,12 +1,20 @@
-"""A dry step as a graph of events: the host launches, streams run, waits hold them back."""
+"""A dry step as a graph of events: the host launches, streams run, waits hold them back.
+
+Time that the host takes for an operator, in launches of a kernel that has nothing to do.
+
+An operator of an eager program costs the host more than its launch: Python, the module's call, views, and
+what autograd notes. In a checkpointed block each saved tensor also goes through hooks, and backward runs
+the block in Python again. If kernels are short, the device waits for that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shardtoll.analyzers.forecast.dry.host import HostTimes
+from shardtoll.analyzers.forecast.compute.grid import shares
 from shardtoll.analyzers.forecast.dry.operators import Prices
+from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.network import Timed
 from shardtoll.analyzers.replay.events.event_builder import Builder
 from shardtoll.analyzers.replay.events.event_graph import Kind
@@ -15,6 +23,9 @@ from shardtoll.ledger.records.record import Collective
 
 _WAITED_NS = 2_000.0
 """Host time of noting a wait."""
+
+_FUSED = 0.4
+"""Launches of an operator that is compiled: one kernel stands for several, and nothing but it is called."""
 
 
 @dataclass(slots=True)
@@ -143,3 +154,25 @@ def _wait(builder: Builder, lanes: _Lanes, wait: DryWait) -> None:
     launch = builder.node(lanes.rank, lanes.host, Kind.HOST, _WAITED_NS)
     node = builder.node(lanes.rank, lanes.lane(wait.stream), Kind.POINT, after=(*after, launch))
     lanes.gave(wait.stream, wait.order, node)
+
+
+class HostTimes:
+    """Host times of the operators of one step."""
+
+    def __init__(self, ops: Iterable[DryOp], constants: Constants, gpu: str) -> None:
+        self._floor_ns = 1000 * constants.get("host_us", gpu)
+        self._checkpointed = {op.module for op in ops if op.phase == "recompute" and op.module is not None}
+
+    def of(self, op: DryOp) -> float:
+        """Return the ns that the host needs until the operator is launched."""
+        return self._floor_ns * (_FUSED if op.fused is not None else shares()[self._kind(op)])
+
+    def _kind(self, op: DryOp) -> str:
+        if op.phase == "recompute":
+            return "host_recompute"
+        if op.phase == "backward":
+            return "host_backward"
+        if op.phase == "forward":
+            return "host_checkpointed_forward" if op.module in self._checkpointed else "host_forward"
+        # An optimizer's, or the program's own: no autograd and no module.
+        return "host_other"

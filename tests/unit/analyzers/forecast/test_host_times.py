@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers.forecast.dry.dry_graph import build
-from shardtoll.analyzers.forecast.dry.host import HostTimes
+from shardtoll.analyzers.forecast.dry.dry_graph import HostTimes, build
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork
