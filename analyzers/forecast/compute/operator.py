@@ -1,4 +1,10 @@
-"""The price of one operator on one GPU, with a band and where it comes from."""
+"""The price of one operator on one GPU, with a band and where it comes from.
+
+Rates of other kernels and other head dimensions, relative to a table of the best attention kernel at 128.
+
+A head half as wide halves the matrix products, not the exponentials. Tensor cores of Hopper are very fast: in
+a forward, exponentials take half as long as the products at 128, and as long at 64.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +12,28 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from shardtoll.analyzers.forecast.compute.attention_kernels import head_share, kernel_share
 from shardtoll.analyzers.forecast.compute.cards import Card, card_of, sibling_of
 from shardtoll.analyzers.forecast.compute.grid import grid_of, shares
-from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Matmul, Streamed, Work
+from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Kernel, Matmul, Streamed, Work
 
 _WITHIN: Final = 1.12
 """Factor of the band of a shape inside a table: 90 % of held-out shapes lie within 10.5 %
 (`docs/forecast.md`)."""
+
 _BEYOND: Final = 1.3
 """The same for a shape beyond the table, and for operators that bandwidth bounds."""
+
 _OTHER_GPU: Final = 1.45
 """The same for a GPU that has no table and takes a sibling's shares."""
+
+_HOPPER: Final = (9, 0)
+
+_USUAL: Final = 128
+"""Head dimension of the tables."""
+
+_NARROW: Final = 64
+
+_WIDE: Final = 192
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +102,7 @@ def _attention(card: Card, work: Attention) -> Price:
         # ratio.
         full, _ = grid.share((max(tiles, 64), reach))
         share = shares()["attention_backward"] * (share * full) ** 0.5
-    share *= head_share(card, work) * kernel_share(card, work.kernel)
+    share *= _head_share(card, work) * _kernel_share(card, work.kernel)
     scale = 1.0 if sibling is card else card.matmul_share / sibling.matmul_share
     dtype = "bfloat16" if work.dtype.startswith("float8") else work.dtype
     time_ns = work.flops / (card.peak_tflops(dtype) * 1e3 * share * scale)
@@ -122,3 +138,26 @@ def _table_dtype(dtype: str) -> str:
     if dtype.startswith("float4"):
         return "float4"
     return "bfloat16" if dtype in ("bfloat16", "float16") else dtype
+
+
+def _kernel_share(card: Card, kernel: Kernel) -> float:
+    """Return what a kernel reaches of the best one on this GPU: each was written for one generation."""
+    if kernel == "best":
+        return 1.0
+    age = "hopper" if _is_hopper(card) else "ampere"
+    return shares()[f"attention_{kernel}_{age}"]
+
+
+def _head_share(card: Card, work: Attention) -> float:
+    """Return what its head dimension reaches of the share at 128."""
+    width = work.head_dim
+    if width >= _USUAL:
+        return 1.0 if width < _WIDE else shares()["attention_head_192"]
+    narrow = shares()["attention_head_64"]
+    if work.kernel == "best" and _is_hopper(card):
+        narrow = shares()[f"attention_head_64_hopper_{work.direction}"]
+    return narrow * min(1.0, width / _NARROW) + max(0, width - _NARROW) / _NARROW * (1 - narrow)
+
+
+def _is_hopper(card: Card) -> bool:
+    return card.gpu.capability is not None and card.gpu.capability >= _HOPPER
