@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
+from shardtoll.analyzers.forecast.memory.memory_fits import fit_of
 from shardtoll.analyzers.forecast.memory.peak import plan_memory
+from shardtoll.analyzers.forecast.memory.recipes import recipe_of
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
-from shardtoll.analyzers.forecast.rows.full_memory import may_be_full, with_full_memory
 from shardtoll.analyzers.forecast.rows.measured import measured_memory_gib, measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, number, read_row
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.forecast import Band, PlanPrice, PricedRow
 from shardtoll.ledger.answers.plan_memory import PlanMemory
+from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 Row = Mapping[str, str]
 
 GIB = 2.0**30
+
+_LONGEST: Final = 8.5
+"""How many times as long as expected such a step may take. Four runs of hf-ultrascale whose expected peak
+exceeds the GPU took 2.6, 2.6, 4.5 and 8.3 times as long. Four runs are too few to expect any of these."""
+
+_FITTED_ROWS: Final = 50
+"""A framework's memory is known well enough to say so from this many measured rows on."""
 
 
 def priced_rows(rows: Sequence[Row], anchors: Sequence[Anchor] = ()) -> Iterator[PricedRow]:
@@ -37,8 +48,8 @@ def priced_row(place: int, row: Row, anchors: Sequence[Anchor] = ()) -> PricedRo
     if anchor is not None:
         price = calibrated(read.plan, price, anchor)
     memory = _memory(read)
-    if memory is not None and may_be_full(read.plan, memory):
-        price = with_full_memory(price)
+    if memory is not None and _may_be_full(read.plan, memory):
+        price = _with_full_memory(price)
     return _filled(_named(place, row, None), row, read, price, anchor, memory)
 
 
@@ -87,3 +98,26 @@ def _gib(memory: PlanMemory | None) -> Band | None:
         return None
     reserved = memory.reserved
     return Band(*(each / GIB for each in (reserved.expected_bytes, reserved.low_bytes, reserved.high_bytes)))
+
+
+def _may_be_full(plan: TrainingPlan, memory: PlanMemory) -> bool:
+    """Whether the expected peak exceeds what the driver reports of the GPU, if rows measured that peak."""
+    if fit_of(recipe_of(plan).name).rows < _FITTED_ROWS:
+        return False
+    return memory.reserved.expected_bytes + memory.outside_bytes > capacity_of(plan.gpu)
+
+
+def _with_full_memory(price: PlanPrice) -> PlanPrice:
+    """Return the price with the slow end of its bands as far away as full memory may put it."""
+
+    def slower(band: Band) -> Band:
+        return Band(band.expected, band.low / _LONGEST, band.high)
+
+    return replace(
+        price,
+        step_ns=Band(price.step_ns.expected, price.step_ns.low, price.step_ns.high * _LONGEST),
+        tokens_per_s_gpu=slower(price.tokens_per_s_gpu),
+        mfu=price.mfu and slower(price.mfu),
+        hfu=price.hfu and slower(price.hfu),
+        assumptions=(*price.assumptions, "memory may be full: the allocator then frees and allocates anew"),
+    )
