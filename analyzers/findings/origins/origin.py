@@ -19,7 +19,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.findings.origins.compared import as_recorded, compared, fixed, mean_ns
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.origins.travelled import travelled_ns
+from shardtoll.analyzers.replay.points.host_messages import NO_ROW
 from shardtoll.analyzers.replay.points.point_replay import Replayed
 from shardtoll.analyzers.shared.memo import once
 
@@ -113,7 +113,7 @@ def origins(context: Context) -> tuple[Origin, ...]:
                 before_ns=mean_ns(before),
                 alone_ns=mean_ns(alone[rank]),
                 ideal_ns=mean_ns(all_fixed),
-                caused_ns=travelled_ns(context, steps, base, before, after),
+                caused_ns=_travelled_ns(context, steps, base, before, after),
                 slow_steps=tuple(steps[place].graph.step for place in places),
                 steps=len(steps),
                 slowdown=_times([before[place] for place in over], [after[place] for place in over]),
@@ -161,3 +161,39 @@ def _matters(costs: Mapping[int, Floats], rank: int) -> bool:
         return True
     lost = sum(float(np.maximum(each, 0.0).sum()) for each in costs.values())
     return bool(mine[dear].mean() >= CLEAR and mine[dear].sum() >= MOST_OF_IT * lost)
+
+
+def _travelled_ns(
+    context: Context,
+    steps: Sequence[Own],
+    base: Sequence[Replayed],
+    before: Sequence[Replayed],
+    after: Sequence[Replayed],
+) -> pd.Series[int]:
+    """Return the waiting on record that goes from one replay to the next, by row of collectives."""
+    parts = []
+    frame = context.in_alike
+    for own, base_step, before_step, after_step in zip(steps, base, before, after, strict=True):
+        graph = own.graph
+        on_record = graph.index != NO_ROW
+        index = graph.index[on_record]
+        rows = frame.loc[index]
+        waited = rows["waited_ns"].to_numpy(dtype=np.int64, na_value=0)
+        known = pd.DataFrame(
+            {
+                # If a rank waits for several at once, as a message sent and one received, it waits for them
+                # together.
+                "rank": rows["rank"].to_numpy(dtype=np.int64),
+                "end": (rows["start_ns"] + rows["duration_ns"]).to_numpy(dtype=np.int64) // 1_000,
+                "base": base_step.waited_ns[on_record],
+                "gone": (before_step.waited_ns - after_step.waited_ns)[on_record],
+            }
+        )
+        sums = known.groupby(["rank", "end"])[["base", "gone"]].transform("sum")
+        base_ns = sums["base"].to_numpy(dtype=np.float64)
+        part = np.divide(
+            sums["gone"].to_numpy(dtype=np.float64), base_ns, out=np.zeros(len(rows)), where=base_ns > 0
+        )
+        parts.append(pd.Series(np.floor(waited * np.clip(part, 0.0, 1.0)).astype(np.int64), index=index))
+    caused: pd.Series[int] = pd.concat(parts)
+    return caused[caused > 0]
