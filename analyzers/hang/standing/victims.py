@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from shardtoll.analyzers.hang.standing.arrivals import Arrivals
 from shardtoll.analyzers.hang.standing.unseen import in_engine, makes_group
 from shardtoll.ledger.records.flight import RankFlight
 
@@ -17,17 +16,26 @@ _LOST: Final = re.compile(
     r"|Connection was likely closed|DistNetworkError|remote process exited|communicator was aborted"
 )
 """Text of an exception that the end of another rank has brought about."""
+
 _TIMED_OUT: Final = re.compile(r"Timed out waiting|[Tt]imed? ?out")
+
 _LIMIT_NS: Final = 120_000_000_000
+
 _ALONE_NS: Final = 2_000_000_000
 """A rank may fail within this by itself while others have not come; later a guard may have ended its wait."""
+
 _EARLY_NS: Final = 10_000_000_000
 """The same if the others came after it had failed: the job did not hang."""
+
 _AT_ONCE_NS: Final = 5_000_000_000
 """Ranks that raise the same within this were ended by one cause from outside, as a guard or a launcher."""
+
 _INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit")
+
 _OF_TRANSPORT: Final = re.compile(r"gloo|NCCL|nccl|UCC|MPI|ProcessGroup|enforce fail|Work ran time out")
 """Text of an exception of a backend, whoever is at fault."""
+
+_Collective = tuple[str, int, tuple[int, ...]]
 
 
 def lost_peer(flight: RankFlight) -> bool:
@@ -116,3 +124,43 @@ def _raised_within(flight: RankFlight, limit_ns: int) -> bool:
     if (flight.error or "").startswith(_INTERRUPTS) or since_ns is None or end_ns is None:
         return False
     return end_ns - since_ns <= limit_ns
+
+
+class Arrivals:
+    """How far each rank has come in each group, and when it came to a place, if that is known."""
+
+    def __init__(self, flights: Mapping[int, RankFlight]) -> None:
+        self._issued: dict[str, dict[int, int]] = defaultdict(dict)
+        self._times: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+        self._last_ns: dict[_Collective, int | None] = {}
+        for number, each in flights.items():
+            for group in each.groups:
+                self._issued[group.name][number] = group.issued_place or 0
+            for call in each.calls:
+                if call.place is None or call.is_point_to_point:
+                    continue
+                issued = self._issued[call.group]
+                issued[number] = max(issued.get(number, 0), call.place)
+                if call.issued_ns is not None:
+                    self._times[call.group, call.place][number] = call.issued_ns
+
+    def last_came_ns(self, flight: RankFlight) -> int | None:
+        """Return when the last rank came to a rank's last collective; None if one is not known to have come.
+
+        C++ counts collectives without times: 0 if there are only such. A send has no such time.
+        """
+        last = flight.calls[-1]
+        group = flight.group(last.group)
+        if last.place is None or last.is_point_to_point or group is None or not group.ranks:
+            return None
+        return self._last_came_ns((last.group, last.place, group.ranks))
+
+    def _last_came_ns(self, collective: _Collective) -> int | None:
+        if collective not in self._last_ns:
+            name, place, ranks = collective
+            issued, times = self._issued[name], self._times.get((name, place), {})
+            came = all(issued.get(rank, 0) >= place for rank in ranks)
+            self._last_ns[collective] = (
+                max((times.get(rank, 0) for rank in ranks), default=0) if came else None
+            )
+        return self._last_ns[collective]
