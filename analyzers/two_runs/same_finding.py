@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from shardtoll.analyzers.two_runs.pairing import pair_alike
 from shardtoll.ledger import Finding, Report, Where
 
 _SOURCE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?: \((?P<function>.*)\))?$")
+
 _APART: Final = ("parameter", "phase", "mesh_dim", "op")
 """Parts of a place that a change elsewhere leaves as they are: if both are known they must agree."""
+
+MOST_COMPARED: Final = 1_000
+"""Different keys of a list that are compared with the other's; any more pair with equal keys only."""
+
+_T = TypeVar("_T")
 
 
 class _Line(Struct, frozen=True):
@@ -111,7 +118,7 @@ def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int
     renamed = partial(_renamed, files_before=files[0], files_after=files[1])
     pairs: dict[int, int] = {}
     for key, alike in ((_place, likeness), (_amount, _if_so(_moved)), (_place, _if_so(renamed))):
-        made = pair_alike(*left, key, alike)
+        made = _pair_alike(*left, key, alike)
         pairs |= made
         for row, to in made.items():
             del left[0][row], left[1][to]
@@ -157,3 +164,44 @@ def _moved(finding: Finding, other: Finding) -> bool:
     values = [(getattr(finding.where, name), getattr(other.where, name)) for name in _APART]
     alike = all(mine == theirs for mine, theirs in values if mine and theirs)
     return alike and (finding.bytes, finding.count) == (other.bytes, other.count)
+
+
+def _pair_alike(
+    before: Mapping[int, _T],
+    after: Mapping[int, _T],
+    key: Callable[[_T], Hashable],
+    likeness: Callable[[_T, _T], Any],
+) -> dict[int, int]:
+    """Return number in `before` -> number in `after`: the most similar first, then by the lists' order.
+
+    `likeness` returns None if two are no pair. It must treat all items of one key equally.
+    """
+    mine, theirs = _by_key(before, key), _by_key(after, key)
+    alike: dict[Any, dict[int, list[deque[int]]]] = {}
+    for rows in islice(mine.values(), MOST_COMPARED):
+        for others in islice(theirs.values(), MOST_COMPARED):
+            value = likeness(before[rows[0]], after[others[0]])
+            if value is not None:
+                for row in rows:
+                    alike.setdefault(value, {}).setdefault(row, []).append(others)
+    pairs: dict[int, int] = {}
+    for value in sorted(alike, reverse=True):
+        _pair(pairs, alike[value])
+    if max(len(mine), len(theirs)) > MOST_COMPARED:
+        _pair(pairs, {row: [theirs[each]] for each, rows in mine.items() if each in theirs for row in rows})
+    return pairs
+
+
+def _by_key(entries: Mapping[int, _T], key: Callable[[_T], Hashable]) -> dict[Hashable, deque[int]]:
+    numbers: dict[Hashable, deque[int]] = {}
+    for number, entry in sorted(entries.items(), key=lambda each: each[0]):
+        numbers.setdefault(key(entry), deque()).append(number)
+    return numbers
+
+
+def _pair(pairs: dict[int, int], alike: Mapping[int, list[deque[int]]]) -> None:
+    """Give each row that has no partner yet the first of those that are as similar, and take that away."""
+    for row in sorted(alike):
+        free = [others for others in alike[row] if others] if row not in pairs else []
+        if free:
+            pairs[row] = min(free, key=lambda others: others[0]).popleft()
