@@ -8,7 +8,7 @@ import pytest
 
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.roofline import choose_fabric
-from shardtoll.analyzers.whatif.edits.second_forward import second_forward_ns
+from shardtoll.analyzers.whatif.edits.taken_out import second_forward_ns
 from shardtoll.ledger import Collective, Compute
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 
