@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from shardtoll.analyzers.forecast.dry.lifetimes import BACKWARD, happenings
 from shardtoll.analyzers.forecast.memory.allocator import Allocator, AllocatorOptions, OutOfMemory
-from shardtoll.analyzers.forecast.memory.allocator_settings import options_of
 from shardtoll.ledger.answers.dry_step import DryMemory
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.records.dry import DryStorage
@@ -17,18 +17,28 @@ from shardtoll.ledger.records.record import Group
 
 _CONTEXT_BYTES = 520 << 20
 """CUDA's context and the code of kernels. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
+
 _NCCL_BYTES = 48 << 20
 """Buffers of one communicator. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
+
 _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
 """The band's low end has `_OUTSIDE_LEAST` of the memory outside the allocator. Both ends are `_LEAST` and
 `_MOST` of all reserved memory. Our own choice too: no published row of a dry run's kind states its storages.
 On a full GPU of 80
 GB the ends are 4 GB below and 4.8 GB above. A context and a few communicators are off by far less.
 With less than 5 GB in use these choices decide the number, and the band may not hold it."""
+
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
 """Operators of torch that call cuBLAS."""
+
 _MOST_POINTS = 400
+
 _MOST_PLACES = 12
+
+_MIB: Final = 1 << 20
+
+_LEAST_SPLIT_MIB: Final = 20
+"""torch refuses a smaller `max_split_size_mb` (kLargeBuffer in c10/cuda/CUDAAllocatorConfig.cpp)."""
 
 
 @dataclass(slots=True)
@@ -157,3 +167,22 @@ def _label(storage: DryStorage, column: str) -> str:
     if column == "module" and label is None and storage.source is not None:
         return "optimizer step" if storage.phase == "optimizer" else "outside modules"
     return "(root)" if label == "" else label or "unknown"
+
+
+def options_of(settings: str | None) -> AllocatorOptions:
+    """Return the allocator's options; `settings` as `expandable_segments:True,max_split_size_mb:128`.
+
+    Other keys and values that torch would refuse change nothing: they come from a record, not from a user.
+    """
+    values = dict(_pairs(settings or ""))
+    megabytes = values.get("max_split_size_mb", "")
+    number = int(megabytes) if megabytes.isascii() and megabytes.isdigit() and len(megabytes) < 8 else 0
+    return AllocatorOptions(
+        expandable_segments=values.get("expandable_segments") == "True",
+        max_split_bytes=number * _MIB if number > _LEAST_SPLIT_MIB else None,
+    )
+
+
+def _pairs(settings: str) -> list[tuple[str, str]]:
+    parts = (part.partition(":") for part in settings.replace(" ", "").split(","))
+    return [(key, value) for key, _, value in parts]

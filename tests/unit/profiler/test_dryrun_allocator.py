@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardtoll.analyzers.forecast.dry.memory import peak_memory
-from shardtoll.analyzers.forecast.memory.allocator_settings import options_of
+from shardtoll.analyzers.forecast.dry.memory import options_of, peak_memory
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.dry import DryStorage
 from shardtoll.ledger.tables.tables import to_records
