@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.check import check_plan, usual_fabric
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
-from shardtoll.analyzers.forecast.plan.groups import groups_of
+from shardtoll.analyzers.forecast.plan.graphs.sharded_step import ShardedTimes, sharded_step_ns
+from shardtoll.analyzers.forecast.plan.groups import Groups, groups_of
+from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns, sharded_parameters
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.parts import Parts
-from shardtoll.analyzers.forecast.plan.phases import DTYPES, phases_of
-from shardtoll.analyzers.forecast.plan.price_sharded import sharded_parts
+from shardtoll.analyzers.forecast.plan.phases import DTYPES, Phases, phases_of
 from shardtoll.analyzers.forecast.plan.price_staged import staged_parts
 from shardtoll.analyzers.forecast.plan.sizes import model_flops_per_token
-from shardtoll.analyzers.forecast.plan.traits import traits_of
+from shardtoll.analyzers.forecast.plan.traits import Traits, traits_of
 from shardtoll.analyzers.roofline import Fabric, load_fabric
 from shardtoll.ledger.answers.forecast import Band, PlanPrice
 from shardtoll.ledger.answers.training_plan import TrainingPlan
@@ -44,7 +45,7 @@ def price_parts(plan: TrainingPlan, network: Network, constants: Constants | Non
     groups = groups_of(plan, network)
     phases = phases_of(plan, traits, groups, constants)
     if plan.layout.sharding == "fsdp" and plan.layout.pp == 1 and plan.layout.dp * plan.layout.cp > 1:
-        return sharded_parts(plan, traits, groups, phases, constants)
+        return _sharded_parts(plan, traits, groups, phases, constants)
     return staged_parts(plan, traits, groups, phases, constants)
 
 
@@ -103,3 +104,55 @@ def slope_width(parts: Parts, numbers: Mapping[str, float]) -> float:
     exposed = (sum(parts.exposed_ns.values()) + parts.bubble_ns) / step
     width = numbers["host"] * parts.host_ns / step + numbers["net"] * parts.net_ns / step
     return width + numbers["exposed"] * exposed
+
+
+def _sharded_parts(
+    plan: TrainingPlan, traits: Traits, groups: Groups, phases: Phases, constants: Constants
+) -> Parts:
+    """Return the step of a plan with full sharding and one stage."""
+    layout, model = plan.layout, plan.model
+    scopes = (f"{traits.name}.{plan.gpu}", traits.name)
+    block = local_parameters(plan, 1, ends=0)
+    root = local_parameters(plan, 0, ends=1 if model.tied else 2)
+    wide = plan.width_bytes
+
+    call_ns = 1000 * constants.get("call_us", *scopes)
+    shards = (layout.shard_size or layout.dp) * layout.cp
+
+    def gather(count: float) -> float:
+        return (
+            groups.time("all_gather", count * wide, groups.shards, constants, *scopes).expected_ns + call_ns
+        )
+
+    def scatter(count: float) -> float:
+        size = count * max(traits.gradient_bytes, wide)
+        one = groups.time("reduce_scatter", size, groups.shards, constants, *scopes).expected_ns + call_ns
+        if groups.copies.ranks == 1:
+            return one
+        # Copies of a shard average what was scattered to them (HSDP).
+        between = groups.time("all_reduce", size / shards, groups.copies, constants, *scopes)
+        return one + between.expected_ns + call_ns
+
+    held = sharded_parameters(plan, model.layers, ends=1 if model.tied else 2, shards=shards)
+    optimizer = optimizer_ns(plan, traits, constants, held)
+    one = phases.embedding.plus(phases.block_forward, model.layers).plus(phases.block_backward, model.layers)
+    one = one.plus(phases.head_forward).plus(phases.head_backward)
+    times = ShardedTimes(
+        phases.embedding.time_ns, phases.block_forward.time_ns, phases.block_backward.time_ns,
+        phases.head_forward.time_ns + phases.head_backward.time_ns,
+        gather(block), scatter(block), gather(root), scatter(root),
+        optimizer,
+    )  # fmt: skip
+    regathers = "grad" not in plan.notes.get("sharding", "")
+    contention = constants.get("contention", *scopes)
+    step = sharded_step_ns(times, model.layers, layout.accumulation, contention, regathers=regathers)
+    busy = layout.accumulation * one.time_ns
+    exposed = {cause: layout.accumulation * value for cause, value in one.exposed_ns.items()}
+    exposed["data"] = max(0.0, step - busy - optimizer)
+    fixed = 1e6 * constants.get("step_ms", *scopes)
+    compute = layout.accumulation * one.compute_ns
+    host = max(0.0, busy - compute - sum(one.exposed_ns.values()) * layout.accumulation)
+    net = exposed["data"] if groups.data.spans_nodes else 0.0
+    return Parts(
+        step + fixed, compute, exposed, 0.0, optimizer, host + fixed, net + groups.beyond_nodes_ns(exposed)
+    )
