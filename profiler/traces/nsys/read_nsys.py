@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.profiler.traces.collectives.stacks import innermost, nests_of
 from shardtoll.profiler.traces.file.collect import device_work, host_work
-from shardtoll.profiler.traces.file.columns import ROW_LIMIT, Table
+from shardtoll.profiler.traces.file.columns import ROW_LIMIT, Table, numbers
 from shardtoll.profiler.traces.file.formats import KINETO
+from shardtoll.profiler.traces.file.interned import working_calls
 from shardtoll.profiler.traces.file.sources import TraceFile
 from shardtoll.profiler.traces.file.trace_columns import I64, DeviceWork, HostWork, Trace
-from shardtoll.profiler.traces.nsys import about
-from shardtoll.profiler.traces.nsys.calls import calls_table, read_calls
+from shardtoll.profiler.traces.nsys import about, words
+from shardtoll.profiler.traces.nsys.columns import columns_of, correlations, times
 from shardtoll.profiler.traces.nsys.database import Database, open_database
 from shardtoll.profiler.traces.nsys.device import WHOLE_GRAPH, apart, device_table, read_device
 from shardtoll.profiler.traces.nsys.identity import Identity, identified, meta_of
@@ -22,9 +23,11 @@ from shardtoll.profiler.traces.nsys.marks import renamed
 from shardtoll.profiler.traces.nsys.range_query import RANGES
 from shardtoll.profiler.traces.nsys.ranges import Ranges, add_calls, read_ranges
 from shardtoll.profiler.traces.nsys.state import CALLS, DEVICE_TABLES, GRAPHS, Read
+from shardtoll.profiler.traces.nsys.strings import texts_of
 
 _OURS: Final = ("CUPTI_ACTIVITY_", "TARGET_INFO_", "META_DATA_", "NVTX_", "ANALYSIS_", "StringIds")
 """How tables of Nsight Systems begin."""
+
 _RECORD: Final = "record with nsys profile --trace=cuda,nvtx, then nsys export --type sqlite"
 
 
@@ -37,8 +40,8 @@ def read_nsys(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
         read = Read(database, file.address, row_limit)
         works = device_table()
         read_device(read, works)
-        calls = calls_table()
-        read_calls(read, calls)
+        calls = _calls_table()
+        _read_calls(read, calls)
         ranges = Ranges(has_device=works.rows > 0)
         read_ranges(read, ranges)
         identity = identified(read, _working(read, works, calls), ranges)
@@ -146,3 +149,35 @@ def _notices(read: Read, ranges: Ranges, base: int | None) -> list[about.Notice]
     if missing:
         made.append(("tables-missing", f"{where} has no table {' and no '.join(missing)}; {_RECORD}"))
     return made
+
+
+def _calls_table() -> Table:
+    """Return an empty table of CUDA calls."""
+    wide = ("start_ns", "end_ns", "correlation")
+    return Table(**dict.fromkeys(wide, np.int64), name=np.int32, thread=np.int32)
+
+
+def _read_calls(read: Read, table: Table) -> None:
+    """Add the calls that launch device work or wait for it."""
+    database = read.database
+    by_process = read.knows_processes()
+    working = working_calls()
+    for name in CALLS:
+        named = texts_of(database, [(name, "nameId")], read.where)
+        texts = {number: words.call(text) for number, text in named.items()}
+        wanted = {number for number, text in texts.items() if working[text]}
+        for chunk in database.rows(name, ("start", "end", "globalTid", "correlationId", "nameId")):
+            start, end, thread, correlation, ids = columns_of(chunk)
+            begun, ended, usable = times(start, end)
+            chosen = usable & np.array([each in wanted or each not in texts for each in ids], np.bool_)
+            read.count(usable, chosen)
+            gtid = numbers(thread, 2**63)
+            process = read.threads.process(gtid) if by_process else None
+            columns: dict[str, Any] = {
+                "start_ns": begun,
+                "end_ns": ended,
+                "correlation": correlations(correlation, process),
+                "name": np.array([read.names[texts.get(each, "CUDA call")] for each in ids], np.int32),
+                "thread": read.threads.thread(gtid),
+            }
+            table.add(**{column: values[chosen] for column, values in columns.items()})
