@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -14,11 +15,13 @@ from msgspec import Struct, field
 from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.volume import OPS
-from shardtoll.profiler.traces.collectives.patterns import compiled
 from shardtoll.profiler.traces.collectives.timed_pattern import TimedPattern, timed
+from shardtoll.profiler.traces.collectives.unambiguous import ENDLESS, Ways, is_one_way
 
 What = Literal["compute", "communication", "lookalike"]
+
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
+
 HINT: Final = (
     "write [[kernel]] on a line, and below it pattern = '^my_allreduce', op = \"all_reduce\" and "
     'library = "mine"'
@@ -37,6 +40,7 @@ COMPUTE: Final = Kind("compute")
 
 _MOST_BYTES: Final = 1_000_000
 """Size of a user's own table; ours has some thousand."""
+
 _LONGEST: Final = 2000
 """Patterns are tried on that much of a name: some take time by its length squared."""
 
@@ -125,3 +129,47 @@ def _texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
     wrong = [key for key in keys if key in row and not isinstance(row[key], str)]
     if wrong:
         raise UsageError(f"{where}: {', '.join(wrong)} must be text", HINT)
+
+
+if sys.version_info >= (3, 11):
+    from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
+else:
+    import sre_parse as parser
+
+_REPEATS: Final = ("MAX_REPEAT", "MIN_REPEAT")
+
+_MANY: Final = 3
+"""A repetition of more, nested ones multiplied, counts as one without an end."""
+
+
+def compiled(text: str) -> re.Pattern[str]:
+    """Return the pattern; re.error if it is none, or if it can take for ever.
+
+    `(a+)+` takes 2 to the power of a name's length if it does not match, and so does `(a|aa)+`. `(\\w+::)*`
+    does not: each character tells where in the body it stands.
+    """
+    pattern = re.compile(text)
+    ignores_case = bool(pattern.flags & re.IGNORECASE) or bool(re.search(r"\(\?[a-z]*i", text))
+    _look(parser.parse(text), Ways(ignores_case), 1)
+    return pattern
+
+
+def _look(parsed: Any, ways: Ways, times: int) -> None:
+    """Raise re.error if a repetition can match one text in several ways; `times`: of those around it."""
+    for operation, argument in parsed:
+        inner = times
+        if str(operation) in _REPEATS:
+            inner = min(times * max(int(argument[1]), 1), ENDLESS)
+            # An optional part repeats nothing itself.
+            if inner > _MANY and int(argument[1]) > 1 and not is_one_way(argument[2], ways):
+                raise re.error("a repetition that matches a text in several ways can take for ever")
+        for part in _parts(argument):
+            _look(part, ways, inner)
+
+
+def _parts(argument: Any) -> list[Any]:
+    """Return the patterns that an operation holds."""
+    if hasattr(argument, "data"):
+        return [argument]
+    each = argument if isinstance(argument, (tuple, list)) else ()
+    return [part for inner in each for part in _parts(inner)]
