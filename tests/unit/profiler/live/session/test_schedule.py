@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shardtoll.profiler.live.session.schedule import Schedule
-from shardtoll.profiler.live.session.survey_cost import SurveyCost
+from shardtoll.profiler.live.session.schedule import Schedule, SurveyCost
 
 MS = 1_000_000
 
