@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+import torch
+
+from shardtoll.profiler.dryrun.device.devices import is_gpu
 from shardtoll.profiler.dryrun.shims.cuda import replace_accelerator, replace_cuda
-from shardtoll.profiler.dryrun.shims.files import replace_files
 from shardtoll.profiler.dryrun.shims.groups import replace_groups
 from shardtoll.profiler.dryrun.shims.kernels import replace_kernels
 from shardtoll.profiler.dryrun.shims.memory import replace_memory, replace_random
 from shardtoll.profiler.dryrun.shims.modules import replace_compiler, replace_loader, replace_modules
 from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.reducer import DryFuture
 from shardtoll.profiler.dryrun.shims.replaced import Replaced
 from shardtoll.profiler.dryrun.shims.sharding import replace_sharding
 from shardtoll.profiler.dryrun.shims.torch_calls import replace_torch
@@ -36,6 +40,46 @@ class Shim(Playing):
         self._replaced.restore()
 
 
+def _replace_files(shim: Playing, replaced: Replaced) -> None:
+    """Skip saving, and load onto the host."""
+
+    def save(_: Any, f: Any, *__: Any, **___: Any) -> None:
+        named = isinstance(f, (str, bytes)) or hasattr(f, "__fspath__")
+        shim.skipped_files.append(f"not saved: {f if named else 'a stream'}")
+
+    replaced.put(torch, "save", save)
+    _checkpoints(shim, replaced)
+    original: Any = torch.load
+
+    @functools.wraps(original)
+    def load(f: Any, *args: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        if map_location is not None and is_gpu(map_location):
+            map_location = "cpu"
+        return original(f, *args, map_location=map_location, **kwargs)
+
+    replaced.put(torch, "load", load)
+
+
+def _checkpoints(shim: Playing, replaced: Replaced) -> None:
+    """Skip distributed checkpoints."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+
+    def skip(what: str) -> Callable[..., Any]:
+        def skipped(*_: Any, **__: Any) -> Any:
+            shim.skipped_files.append(f"{what}: a distributed checkpoint")
+            return DryFuture(None)
+
+        return skipped
+
+    for owner in (dcp, state_dict_saver):
+        for name in ("save", "async_save", "_save_state_dict"):
+            replaced.put_where_it_is(owner, name, skip("not saved"))
+    for owner in (dcp, state_dict_loader):
+        for name in ("load", "_load_state_dict"):
+            replaced.put_where_it_is(owner, name, skip("not loaded"))
+
+
 _ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
     replace_cuda,
     replace_accelerator,
@@ -47,6 +91,6 @@ _ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
     replace_sharding,
     replace_compiler,
     replace_loader,
-    replace_files,
+    _replace_files,
     replace_kernels,
 )
