@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardtoll.dashboards.forecast.fitting import fitting
 from shardtoll.dashboards.terminal.answers import labelled, table
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.text import clip
@@ -19,13 +19,22 @@ _HEADS: Final = (
     "group", "rows", "priced", "bias", "mean", "median", "p90", "max", "in band", "band",
     "constant rate", "memory",
 )  # fmt: skip
+
 _ROW_HEADS: Final = ("row", "step s", "low", "high", "tok/s/GPU", "measured s", "error", "memory GiB", "fits")
+
 _FIRST_TO_GO: Final = ("priced", "memory", "bias", "band", "constant rate", "p90", "rows")
 """Columns of scores that a narrow terminal goes without, the least important first."""
+
 _FIRST_TO_GO_OF_ROWS: Final = ("tok/s/GPU", "memory GiB", "low", "high", "fits")
+
 _MOST_ROWS: Final = 40
+
 _WIDE: Final = 60
+
 _MOST_MISSES: Final = 10
+
+_BETWEEN = 3
+"""Blanks between two columns."""
 
 
 def headline(answer: RowsForecast) -> str:
@@ -153,3 +162,26 @@ def _row(row: PricedRow) -> tuple[str, ...]:
 
 def _share(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def fitting(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, first_to_go: Sequence[str]
+) -> tuple[list[str], list[list[str]], str | None]:
+    """Return heads and rows without the columns that have no room, and a line that names these, if any.
+
+    `width`: in columns of a terminal. `first_to_go`: what may be left out, the least important first.
+    """
+    needed = [max(map(cell_len, [head, *(row[place] for row in rows)])) for place, head in enumerate(heads)]
+    kept = list(range(len(heads)))
+    for head in first_to_go:
+        if _width(needed[place] for place in kept) <= width:
+            break
+        kept.remove(heads.index(head))
+    missing = [head for place, head in enumerate(heads) if place not in kept]
+    line = f"--width {_width(needed)} also shows: {', '.join(missing)}" if missing else None
+    return [heads[place] for place in kept], [[row[place] for place in kept] for row in rows], line
+
+
+def _width(columns: Iterable[int]) -> int:
+    sizes = list(columns)
+    return sum(sizes) + _BETWEEN * (len(sizes) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from shardtoll.dashboards.forecast.fitting import fitting
+from shardtoll.dashboards.forecast.rows_shown import fitting
 
 
 def test_wide_characters_take_two_columns() -> None:
