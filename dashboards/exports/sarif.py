@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -18,26 +20,38 @@ from urllib.parse import quote
 from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.dashboards.words.kind_words import WORDS
-from shardtoll.dashboards.words.source_line import SourceLine, source_line
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import KINDS, Finding, Report
 from shardtoll.ledger.words import human
 
 LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
+
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
 ROOT: Final = "%SRCROOT%"
 """SARIF's name for the folder that relative paths start at; readers put the repository there."""
+
 ENDS: Final = "%PATHENDS%"
 """Start of paths that may be ends of longer ones. It has no URI: a reader that minds bases (VS Code's) looks
 for a file that ends so, or asks. GitHub takes every relative path as one from the repository's root."""
+
 KEPT: Final = 2
 """Parts that capture keeps of a path outside the folder that the job ran in."""
+
 _BASES: Final = {
     ROOT: "The folder that the training job ran in.",
     ENDS: "The folder that the training job ran in. If the record has only "
     "the end of a longer path, the folder is not on record.",
 }
+
 _END: Final = "This may be the end of a longer path: of files outside the job's folder no more is on record."
+
+_SOURCE: Final = re.compile(
+    r"(?P<path>[^\x00-\x1f]+):(?P<line>[0-9]{1,9})(?: \((?P<function>[^()\x00-\x1f]*)\))?"
+)
+
+_MOST: Final = 4_096
+"""Characters of the longest path that Linux takes."""
 
 
 def write(report: Report, path: Path) -> list[Path]:
@@ -183,3 +197,23 @@ def _notification(finding: Finding, kinds: list[str]) -> dict[str, Any]:
 def _notice(kind: str, text: str) -> dict[str, Any]:
     words = f"{clip(kind, 60)}: {clip(text, 500)}".replace("\\", "\\\\").replace("[", "\\[")
     return {"level": "note", "message": {"text": words.replace("]", "\\]")}}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """`path` below the folder the job ran in; of others the last two parts.
+
+    Other paths: in traces often absolute, else from any folder that Python imports from.
+    """
+
+    path: str
+    line: int
+    function: str | None
+
+
+def source_line(source: str | None) -> SourceLine | None:
+    """Return the parts of a source; None if it is no line of a file, as `<string>:1 (<module>)`."""
+    parts = _SOURCE.fullmatch(source[:_MOST]) if source else None
+    if parts is None or parts["path"].startswith("<") or int(parts["line"]) < 1:
+        return None
+    return SourceLine(parts["path"], int(parts["line"]), parts["function"])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shardtoll.dashboards.exports import sarif
+from shardtoll.dashboards.exports.sarif import SourceLine, source_line
 from shardtoll.dashboards.words.kind_words import WORDS
-from shardtoll.dashboards.words.source_line import SourceLine, source_line
 from shardtoll.ledger import KINDS, Finding, Report, Where
 from tests import sample_reports
 
