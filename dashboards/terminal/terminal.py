@@ -9,19 +9,21 @@ from msgspec import Struct
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.terminal.answers import table
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.terminal.steps import steps
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.dashboards.terminal.terminal_hta import hta
 from shardtoll.dashboards.terminal.terminal_late import late
-from shardtoll.dashboards.terminal.terminal_path import path
 from shardtoll.dashboards.terminal.terminal_roofline import roofline
 from shardtoll.dashboards.terminal.terminal_traffic import traffic
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Report
+from shardtoll.ledger.answers.what_if import WITHOUT_CAPTURE
 from shardtoll.ledger.report.report import SHOW
 from shardtoll.ledger.words import human
 
@@ -121,6 +123,33 @@ def _notices(report: Report) -> list[RenderableType]:
     if len(notices) > NOTICES_SHOWN:
         lines.append(Text(f"{len(notices) - NOTICES_SHOWN} more notices are in the JSON file (-o out.json)"))
     return lines
+
+
+def path(report: Report, _: int) -> list[RenderableType]:
+    """Return the section's lines; empty if nothing was replayed."""
+    seen = report.foreseen
+    if seen is None or not seen.path.parts:
+        return []
+    head = Text("the critical path of the job", style="bold")
+    head.append(f" ({words.path_words(seen.path)})", style="not bold")
+    lines: list[RenderableType] = [head, table(words.PATH_HEADS, words.path_rows(seen.path))]
+    if seen.changes:
+        last = seen.changes[-1]
+        floor = (
+            ""
+            if seen.floor_ns is None
+            else f"; with collectives at their floor {human.duration(seen.floor_ns)}"
+        )
+        lines.append(
+            Text(
+                f"with {human.plural(len(seen.changes), 'finding')} fixed the step takes "
+                f"{human.duration(last.step_ns)} in place of {human.duration(seen.before.step_ns)}{floor}"
+            )
+        )
+    if seen.without_capture:
+        lines.append(Text(WITHOUT_CAPTURE))
+    basis = words.basis(seen.source, len(seen.steps), seen.nodes, seen.replay_error, seen.unknown_share)
+    return [*lines, Text(basis, style="dim")]
 
 
 SECTIONS: Final[dict[str, Callable[[Report, int], Sequence[RenderableType]]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardtoll.dashboards.page.views import if_fixed
-from shardtoll.dashboards.terminal.terminal_path import path
+from shardtoll.dashboards.terminal.terminal import path
 from shardtoll.ledger.answers.what_if import WITHOUT_CAPTURE, Path, PathPart
 from tests.falling_report import MS, report
 
