@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shardtoll.cli.inputs.waiting import waiting
 from shardtoll.cli.jobs.confirming import Template, confirmed, dry_report
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from shardtoll.analyzers.advise.from_run.run_question import Derived
     from shardtoll.ledger import Report
     from shardtoll.ledger.answers.advice import Advice
+
+
+_MOST_BYTES: Final = 1 << 20
+"""Bytes of a plan that is read."""
 
 
 def values_of_run(path: str) -> tuple[Derived, Report]:
@@ -74,10 +78,8 @@ def advised(
     notes: list[str] = []
     values, place, step_ns, lost_ns = options, "advise", None, 0.0
     if kind == "plan":
-        from shardtoll.cli.jobs.plan_file import tables
-
         assert path is not None
-        values, place = {**tables(Path(path)), **options}, Path(path).name
+        values, place = {**_tables(Path(path)), **options}, Path(path).name
     elif kind in ("script", "run"):
         assert path is not None
         derived, report = _derived(kind, path, arguments, options)
@@ -142,3 +144,18 @@ def _derived(
     machine["fabric"] = options.get("fabric")
     report = dry_report(script, arguments, machine)
     return derive(report, script.name), report
+
+
+def _tables(plan: Path) -> dict[str, Any]:
+    """Return the content of the file; UsageError if it is no TOML."""
+    from shardtoll.ledger import UsageError
+    from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
+
+    try:
+        return toml_tables(read_text(plan, _MOST_BYTES))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {plan} ({why_unread(error)})", "name a TOML file, or give --model"
+        ) from error
+    except TomlError as error:
+        raise UsageError(f"{plan} is no TOML file ({error!s:.80})", "see docs/advise.md") from error
