@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.cli.incidents import scoreboard
-from shardtoll.cli.incidents.job import chosen, verdict_of
+from shardtoll.cli.incidents.demo_incidents import chosen, verdict_of
 from shardtoll.cli.incidents.verdict import Verdict, is_weighed, total
 from shardtoll.cli.jobs.forked import Forked
 from shardtoll.cli.jobs.ranks import JobError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.cli.incidents import scoreboard
-from shardtoll.cli.incidents.job import verdict_of
+from shardtoll.cli.incidents.demo_incidents import verdict_of
 from shardtoll.cli.incidents.verdict import by_time
 from shardtoll.cli.jobs.forked import Forked
 from shardtoll.ledger import read_run

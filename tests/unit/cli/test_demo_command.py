@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.cli.incidents.job import chosen
+from shardtoll.cli.incidents.demo_incidents import chosen
 
 
 def test_names_of_incidents_are_refused_without_them(shardtoll):
