@@ -50,7 +50,7 @@ _SOURCE: Final = re.compile(
     r"(?P<path>[^\x00-\x1f]+):(?P<line>[0-9]{1,9})(?: \((?P<function>[^()\x00-\x1f]*)\))?"
 )
 
-_MOST: Final = 4_096
+MOST: Final = 4_096
 """Characters of the longest path that Linux takes."""
 
 
@@ -213,7 +213,7 @@ class SourceLine:
 
 def source_line(source: str | None) -> SourceLine | None:
     """Return the parts of a source; None if it is no line of a file, as `<string>:1 (<module>)`."""
-    parts = _SOURCE.fullmatch(source[:_MOST]) if source else None
+    parts = _SOURCE.fullmatch(source[:MOST]) if source else None
     if parts is None or parts["path"].startswith("<") or int(parts["line"]) < 1:
         return None
     return SourceLine(parts["path"], int(parts["line"]), parts["function"])

@@ -23,10 +23,10 @@ from shardtoll.analyzers.shared.checkpoint_bytes import written
 from shardtoll.analyzers.shared.whole_gradients import gradients, wholes
 from shardtoll.ledger import SKETCH_COLUMNS, Report, UsageError
 
-_LEAST_ERRORS: Final = 3.0
+LEAST_ERRORS: Final = 3.0
 """The signal must be as many of its own standard errors: else noise hides it."""
 
-_LEAST_ALIKE: Final = 1e-2
+LEAST_ALIKE: Final = 1e-2
 """Replicas' gradients may lie apart by this share of the norm: they differ by rounding."""
 
 
@@ -123,7 +123,7 @@ def noise_scale_in_batches(report: Report) -> float | None:
     if whole.empty:
         return None
     sound = whole["finite"] & ~whole["disagree"] & (whole["covered"] == whole["numel"])
-    whole = whole[sound & (whole["spread"] < _LEAST_ALIKE)]
+    whole = whole[sound & (whole["spread"] < LEAST_ALIKE)]
     steps = sorted(set(whole.index.get_level_values("step")))
     cosines, errors = [], []
     for step, after in pairwise(steps):
@@ -139,7 +139,7 @@ def noise_scale_in_batches(report: Report) -> float | None:
         return None
     cosine = float(np.mean(cosines))
     error = float(np.sqrt(np.sum(np.square(errors)))) / len(errors)
-    if not _LEAST_ERRORS * error < cosine < 1:
+    if not LEAST_ERRORS * error < cosine < 1:
         return None
     return (1 - cosine) / cosine
 

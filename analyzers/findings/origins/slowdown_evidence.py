@@ -26,12 +26,12 @@ LEAST: Final = 1.01
 SHOWN: Final = 6
 """Ranks, stages or steps that are listed."""
 
-_MOST_RANKS: Final = 8
+MOST_RANKS: Final = 8
 """Ranks whose slowdown is replayed: those with most time beyond what they are held to."""
 
-_MOST_STAGES: Final = 16
+MOST_STAGES: Final = 16
 
-_MOST_POINTS: Final = 4_000_000
+MOST_POINTS: Final = 4_000_000
 """Arrivals that are replayed for these figures: of larger jobs fewer ranks and stages are looked at."""
 
 
@@ -119,7 +119,7 @@ def _slowdowns(context: Context) -> _Slowdowns | None:
     # A rank that is faster than its peers is not made slower.
     slow = [[rank for rank in own.compared if own.excess_ns(rank) > 0] for own in steps]
     ideal = [fixed(own, ranks) for own, ranks in zip(steps, slow, strict=True)]
-    left = _MOST_POINTS // max(1, sum(len(own.graph.rank) for own in steps))
+    left = MOST_POINTS // max(1, sum(len(own.graph.rank) for own in steps))
 
     def only(ranks: set[int]) -> float:
         replays = [
@@ -137,11 +137,11 @@ def _slowdowns(context: Context) -> _Slowdowns | None:
     for rank, stage in alike_ranks(context).stages.items():
         if rank in excess:
             by_stage.setdefault(stage, set()).add(rank)
-    if len(by_stage) > min(left // 2, _MOST_STAGES):
+    if len(by_stage) > min(left // 2, MOST_STAGES):
         by_stage = {}
     return _Slowdowns(
         job=mean_ns(list(base)) / max(1, mean_ns(ideal)),
-        ranks={rank: only({rank}) for rank in slowest[: max(0, min(_MOST_RANKS, left - len(by_stage)))]},
+        ranks={rank: only({rank}) for rank in slowest[: max(0, min(MOST_RANKS, left - len(by_stage)))]},
         stages={stage: only(ranks) for stage, ranks in sorted(by_stage.items())},
         steps={
             own.graph.step: one.lasted_ns / max(1, other.lasted_ns)

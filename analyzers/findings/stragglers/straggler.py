@@ -20,7 +20,7 @@ from shardtoll.analyzers.shared.tally import Line
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, percent, ranks
 
-_LEAST_PART: Final = 0.02
+LEAST_PART: Final = 0.02
 """Part of the waiting that an origin causes which must be for a rank to name it as a victim."""
 
 
@@ -53,7 +53,7 @@ def _victims(context: Context, rows: pd.DataFrame, origin: Origin) -> tuple[int,
     """Return the ranks that come last to collectives because of the origin, those most waited for first."""
     late = context.in_alike.loc[rows.index, "late_rank"]
     waited = rows["waited_ns"].groupby(late).sum().sort_values(ascending=False)
-    waited = waited[waited >= _LEAST_PART * waited.sum()]
+    waited = waited[waited >= LEAST_PART * waited.sum()]
     return tuple(int(rank) for rank in waited.index if int(rank) != origin.rank)
 
 

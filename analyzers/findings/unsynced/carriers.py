@@ -32,7 +32,7 @@ from shardtoll.analyzers.shared.sampled import WIDTHS
 from shardtoll.analyzers.shared.tally import begins_with, codes, keep, numbered, with_columns
 from shardtoll.ledger.records.ddp_causes import DDP
 
-_WHOLE: Final = ("all_gather", "gather")
+WHOLE: Final = ("all_gather", "gather")
 """Operations whose message counts the parts of all ranks."""
 
 _Numbers = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ def _unknown_of(context: Context, frame: pd.DataFrame) -> _Numbers:
     """Return how many bytes of each of these collectives' messages are of nobody knows what."""
     width = frame["dtype"].map(WIDTHS).fillna(1).to_numpy(dtype=np.float64)
     message = frame["message_bytes"].astype("float64").to_numpy(dtype=np.float64, na_value=np.inf)
-    times = np.where(frame["op"].isin(_WHOLE), frame["group_size"].astype("float64"), 1.0)
+    times = np.where(frame["op"].isin(WHOLE), frame["group_size"].astype("float64"), 1.0)
     elements = message / width / times
     number, first = codes(frame[["rank", "parameter"]], ["rank", "parameter"])
     pairs = list(first.itertuples(index=False, name=None))

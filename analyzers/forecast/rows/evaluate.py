@@ -23,7 +23,7 @@ Row = Mapping[str, str]
 
 GIB = 2.0**30
 
-_LONGEST: Final = 8.5
+LONGEST: Final = 8.5
 """How many times as long as expected such a step may take. Four runs of hf-ultrascale whose expected peak
 exceeds the GPU took 2.6, 2.6, 4.5 and 8.3 times as long. Four runs are too few to expect any of these."""
 
@@ -111,11 +111,11 @@ def _with_full_memory(price: PlanPrice) -> PlanPrice:
     """Return the price with the slow end of its bands as far away as full memory may put it."""
 
     def slower(band: Band) -> Band:
-        return Band(band.expected, band.low / _LONGEST, band.high)
+        return Band(band.expected, band.low / LONGEST, band.high)
 
     return replace(
         price,
-        step_ns=Band(price.step_ns.expected, price.step_ns.low, price.step_ns.high * _LONGEST),
+        step_ns=Band(price.step_ns.expected, price.step_ns.low, price.step_ns.high * LONGEST),
         tokens_per_s_gpu=slower(price.tokens_per_s_gpu),
         mfu=price.mfu and slower(price.mfu),
         hfu=price.hfu and slower(price.hfu),

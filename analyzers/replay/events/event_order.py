@@ -27,10 +27,10 @@ _FEEDS, _WAITS = int(Role.FEEDS), int(Role.WAITS)
 LEAST_READY: Final = 64
 """Nodes that wait for nothing from which on a graph may be wide."""
 
-_TRIED: Final = 1_000
+TRIED: Final = 1_000
 """Levels after which a graph whose levels are narrow is left to the loop."""
 
-_NARROW: Final = 24
+NARROW: Final = 24
 """Nodes a level up to which the loop is faster."""
 
 
@@ -184,7 +184,7 @@ def _wide_levels(graph: EventGraph, to: Ints, before: Ints) -> tuple[Ints, Ints]
     arrival, level = np.full(n, -1, dtype=np.int64), np.full(n, -1, dtype=np.int64)
     here, left = 0, n
     while len(ready):
-        if here == _TRIED and n - left < _NARROW * _TRIED:
+        if here == TRIED and n - left < NARROW * TRIED:
             return None
         arrival[ready] = here
         fed = meet[ready[feeds[ready]]]

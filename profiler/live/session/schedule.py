@@ -46,7 +46,7 @@ _ONE_IN: Final = 20
 _SELDOM: Final = 4
 """Each time that steps differ again the pause before the next look at them is so many times as long."""
 
-_MOST_ADDED: Final = 0.01
+MOST_ADDED: Final = 0.01
 """Share of a job's time that surveys which are due may add."""
 
 _FACTOR: Final = 4
@@ -181,13 +181,13 @@ class SurveyCost:
         self._last = step, surveyed, now_ns
 
     def spacing(self, every: int) -> int:
-        """Return one in how many steps may be surveyed: `every`, or more for `_MOST_ADDED` to hold."""
+        """Return one in how many steps may be surveyed: `every`, or more for `MOST_ADDED` to hold."""
         if not self._surveyed or len(self._watched) < _LEAST:
             return every
         usual_ns = max(1.0, statistics.median(self._watched))
         # The lower median: what else happened to fall on a surveyed step, as a checkpoint, is no cost of it.
         added = (statistics.median_low(self._surveyed) - usual_ns) / usual_ns
         spacing = every
-        while spacing * _MOST_ADDED < added and spacing < every * _FACTOR**_MOST_POWER:
+        while spacing * MOST_ADDED < added and spacing < every * _FACTOR**_MOST_POWER:
             spacing *= _FACTOR
         return spacing
