@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.bounds.comm_bounds import most_free_compute_ns
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers import late_bills
-from shardtoll.analyzers.findings.trust.one_compute import behind_one_compute
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.overlap import Overlap
 
@@ -27,6 +27,9 @@ LEAST_PART: Final = 0.02
 """Part of the tolls' sum that must be counted twice, to be worth a sentence."""
 
 Ints = npt.NDArray[np.int64]
+
+LEAST_SAVED: Final = 0.02
+"""Part of the savings' sum that must be counted twice, to be worth a sentence."""
 
 
 def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ...]:
@@ -52,7 +55,7 @@ def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ..
         if most is not None and max(most, *tolls) < (1 - LEAST_PART) * sum(tolls):
             found.append(Overlap(numbers, round(max(most, *tolls))))
     known = [set(each.findings) for each in found]
-    hidden = behind_one_compute(context, findings)
+    hidden = _behind_one_compute(context, findings)
     return (*found, *(each for each in hidden if not any(set(each.findings) <= one for one in known)))
 
 
@@ -92,3 +95,17 @@ def _exposed_ns(context: Context, sets: Sequence[Ints], without_waits: bool) -> 
         return None
     by_rank = frame.groupby("rank")["exposed_ns"].sum()
     return float(by_rank.max()) / len(steps)
+
+
+def _behind_one_compute(context: Context, findings: Sequence[Finding]) -> list[Overlap]:
+    """Return the findings whose communication would hide behind the same compute, if that is too short."""
+    numbers = tuple(
+        number
+        for number, each in enumerate(findings, start=1)
+        if each.kind == "exposed-communication" and each.saving_ns
+    )
+    free = most_free_compute_ns(context)
+    savings = [findings[number - 1].saving_ns or 0 for number in numbers]
+    if len(numbers) < 2 or free is None or sum(savings) <= free + LEAST_SAVED * sum(savings):
+        return []
+    return [Overlap(numbers, round(max(free, *savings)), saved=True)]
