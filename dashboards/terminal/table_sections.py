@@ -1,4 +1,4 @@
-"""Bytes that a step sends, by operation and group, on a terminal: a table if it fits, otherwise lines."""
+"""Sections of a report that are a table if it fits, otherwise lines: traffic, late ranks, what HTA says."""
 
 from __future__ import annotations
 
