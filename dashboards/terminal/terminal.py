@@ -15,10 +15,8 @@ from shardtoll.dashboards.terminal.answers import table
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.terminal.steps import steps
-from shardtoll.dashboards.terminal.table_sections import traffic
+from shardtoll.dashboards.terminal.table_sections import hta, late, traffic
 from shardtoll.dashboards.terminal.terminal_bill import bill
-from shardtoll.dashboards.terminal.terminal_hta import hta
-from shardtoll.dashboards.terminal.terminal_late import late
 from shardtoll.dashboards.terminal.terminal_roofline import roofline
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.dashboards.words.text import clip
