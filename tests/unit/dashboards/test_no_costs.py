@@ -52,8 +52,8 @@ ALLOWED: Final = {
     "page/views/timeline_clock.py stripes": FOLDS,
     "page/views/timeline_clock.py notes": FOLDS,
     "page/views/timeline_clock.py _spans": ENDS,
-    "terminal/step_bars.py _bar": "the width of a bar's parts",
-    "terminal/step_bars.py steps": "which parts are wide enough to be drawn",
+    "terminal/middle.py _bar": "the width of a bar's parts",
+    "terminal/middle.py steps": "which parts are wide enough to be drawn",
 }
 """File and function -> why it does arithmetic on times."""
 

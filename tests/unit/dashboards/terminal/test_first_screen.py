@@ -14,7 +14,7 @@ from shardtoll.dashboards.facts.first_screen import first_facts, together
 from shardtoll.dashboards.facts.first_screen.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.page.html import tables
-from shardtoll.dashboards.terminal import step_bars, terminal
+from shardtoll.dashboards.terminal import middle, terminal
 from shardtoll.dashboards.terminal import steps as terminal_steps
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
 from shardtoll.dashboards.terminal.one_finding import one_finding
@@ -137,7 +137,7 @@ def test_many_ranks_are_three_bars():
 def test_the_legend_gives_way_to_no_words_on_how_parts_were_divided(monkeypatch: pytest.MonkeyPatch):
     report = sample_reports.report()
     long, brief = "mean of 12 watched steps; compute and idle are divided as in 8 surveyed ones", "mean of 12"
-    monkeypatch.setattr(step_bars.summary, "mean_of", lambda _, brief=False: "mean of 12" if brief else long)
+    monkeypatch.setattr(middle.summary, "mean_of", lambda _, brief=False: "mean of 12" if brief else long)
     marks = "█ compute  ▓ moving data"
     assert f"step, {long}: {marks}" in shown(report, 200)
     assert f"\n{brief}: {marks}" in shown(report, 100)

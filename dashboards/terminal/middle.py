@@ -1,4 +1,4 @@
-"""The mean step on the first screen: a bar for each rank that stands out, and what its marks mean."""
+"""The middle of the first screen: a bar for each rank that stands out, or what ranks of a hanging job wait for."""
 
 from __future__ import annotations
 
