@@ -8,7 +8,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.context.crowded import crowded
+from shardtoll.analyzers.context.crowded import Crowded, crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stragglers import late_remedies, origin_cause
@@ -18,22 +18,28 @@ from shardtoll.analyzers.findings.stragglers.late_chance import alarming, by_cha
 from shardtoll.analyzers.findings.stragglers.late_habit import waiting
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes, late_to, waits
 from shardtoll.analyzers.headline import moving as headline_moving
-from shardtoll.analyzers.headline import shared_cores
 from shardtoll.analyzers.headline.advice import (
     WIDTH,
     first_of,
     launching,
     orders,
 )
+from shardtoll.analyzers.headline.moving import HEADS
 from shardtoll.analyzers.headline.said import LATE, Said
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.one_cause import own_reason
-from shardtoll.ledger.words.human import duration
+from shardtoll.ledger.words.human import duration, plural
 from shardtoll.ledger.words.human import plural as times
 
 MOST_OF_WAIT: Final = 0.8
 """Part of the waiting from which what a late rank does longer is all of it."""
+
+WORTH_NAMING: Final = 0.05
+"""Toll of a warning, as a share of exposed communication, from which it is named after shared cores."""
+
+MOST_OF_EXPOSED: Final = 0.5
+"""Part of the exposed communication from which the tolls of a kind are said before the sharing of cores."""
 
 
 def late_ranks(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:
@@ -41,9 +47,9 @@ def late_ranks(context: Context, brief: str, more: tuple[str, ...], findings: Se
     shared = crowded(context)
     slept = [bill.rank for bill in bills(context)[1] if bill.rank is not None] if shared else []
     if shared is not None and not slept:
-        return Said(*shared_cores.sentence(context, shared, brief, more, findings))
+        return Said(*_of_shared_cores(context, shared, brief, more, findings))
     if shared is not None:
-        more = (*more, f"; {shared_cores.both(shared)}")
+        more = (*more, f"; {_both(shared)}")
     slow = origins(context)
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
@@ -123,3 +129,36 @@ def warned(context: Context, findings: Sequence[Finding]) -> tuple[int, str] | N
             words = f"others wait for it in {often}, up to {duration(most)} per step"
             return bill.rank, words
     return None
+
+
+def _both(shared: Crowded) -> str:
+    """Return that the ranks share cores."""
+    return f"{shared.ranks} ranks share {plural(shared.cores, 'CPU core')} and delay each other"
+
+
+def _of_shared_cores(
+    context: Context, shared: Crowded, brief: str, more: tuple[str, ...], findings: Sequence[Finding]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the sentence, and what may follow it as far as there is room.
+
+    `brief`: how much waiting takes; `more`: how much moving data does. Tolls hold waiting that
+    ends with the sharing of cores. A kind comes first if its tolls are at least `MOST_OF_EXPOSED` of what is
+    exposed on the worst rank.
+    """
+    warned = [
+        number
+        for number, each in enumerate(findings, 1)
+        if each.severity == "warning" and each.toll_ns and each.saving_ns != 0
+    ]
+    exposed = float(context.told_rows.groupby("rank")["exposed_comm_ns"].mean().max())
+    if warned:
+        kind = findings[warned[0] - 1].kind
+        tolls = sum(
+            findings[number - 1].toll_ns or 0 for number in warned if findings[number - 1].kind == kind
+        )
+        if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
+            head = f"{HEADS[kind]} most: {brief}{''.join(more)}; start with finding {warned[0]}"
+            return f"{head}. Also, {_both(shared)}", ()
+    worth = [number for number in warned if (findings[number - 1].toll_ns or 0) >= WORTH_NAMING * exposed]
+    then = f", then see finding {worth[0]} ({findings[worth[0] - 1].kind})" if worth else ""
+    return f"The network is not at fault: {_both(shared)}; {brief}", (*more, f"; give each rank a core{then}")
