@@ -1,4 +1,4 @@
-"""The middle of the first screen: a bar for each rank that stands out, or what ranks of a hanging job wait for."""
+"""The middle of the first screen: bars of ranks that stand out, or what ranks of a hanging job wait for."""
 
 from __future__ import annotations
 
