@@ -15,9 +15,8 @@ from shardtoll.dashboards.facts.first_screen import first_facts, hung, together,
 from shardtoll.dashboards.facts.first_screen.first_rows import Row, largest_toll, worth_showing
 from shardtoll.dashboards.facts.first_screen.legend import legend
 from shardtoll.dashboards.terminal.coded import coded
-from shardtoll.dashboards.terminal.hang_screen import hang_lines
 from shardtoll.dashboards.terminal.lines import broken, cut, wrapped
-from shardtoll.dashboards.terminal.middle import ASCII, BLOCKS, steps
+from shardtoll.dashboards.terminal.middle import ASCII, BLOCKS, hang_lines, steps
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.terminal.verbatim import Verbatim
 from shardtoll.dashboards.words.text import clean

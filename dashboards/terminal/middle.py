@@ -9,21 +9,29 @@ from rich.console import Console
 from rich.text import Text
 
 from shardtoll.dashboards.facts import summary
-from shardtoll.dashboards.facts.first_screen import first_facts
+from shardtoll.dashboards.facts.first_screen import first_facts, hung
 from shardtoll.dashboards.facts.first_screen.drawn import words
 from shardtoll.dashboards.facts.first_screen.first_facts import Bar
 from shardtoll.dashboards.facts.first_screen.first_rows import LEAST_SHARE
 from shardtoll.dashboards.facts.first_screen.legend import words as words_meaning
-from shardtoll.dashboards.terminal.lines import cut, in_parts
-from shardtoll.ledger import Report
+from shardtoll.dashboards.terminal.coded import coded
+from shardtoll.dashboards.terminal.lines import cut, in_parts, wrapped
+from shardtoll.dashboards.words.text import clean
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
 BLOCKS: Final = "█▞▓▚▒░·"
+
 ASCII: Final = "#:=%+-."
 """One mark for each of `DRAWN`."""
+
 _COLOURS: Final = ("green", "yellow", "red", "red", "magenta", "blue", "dim")
+
 _LEAST_BAR: Final = 10
+
 _MOST_BAR: Final = 30
+
+_INDENT = "     "
 
 
 def steps(report: Report, console: Console, width: int, marks: str) -> list[Text]:
@@ -82,3 +90,23 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     line.append(words.rstrip())
     line.truncate(width)
     return line
+
+
+def hang_lines(report: Report, finding: Finding, console: Console, width: int, most: int) -> list[Text]:
+    """Return at most so many lines: each fact of the hang, its remedy, and the other errors' titles."""
+    facts: list[list[Text]] = []
+    for label, meaning in hung.told(finding):
+        head = f"{label}: "
+        room = max(width - len(_INDENT), 1)
+        lines = wrapped([coded(clean(f"{head}{meaning}")).plain], console, room)
+        lines[0].stylize("bold", 0, min(cell_len(head), len(lines[0])))
+        first, *rest = lines
+        facts.append([first, *(Text(f"{_INDENT}{each.plain}", no_wrap=True) for each in rest)])
+    *others, remedy = facts if finding.remedy is not None else [*facts, []]
+    for number, each in enumerate(report.findings, start=1):
+        if each.severity == "error" and each is not finding:
+            remedy.append(cut(Text(clean(f"Another error: {each.title} (finding {number})")), width))
+    # The remedy stays longest.
+    while others and sum(map(len, others)) + len(remedy) > most:
+        others.pop()
+    return [line for lines in (*others, remedy) for line in lines][: max(most, 1)]
