@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.headline import copies, host_waits
 from shardtoll.analyzers.headline import copies as headline_copies
+from shardtoll.analyzers.headline import host_waits
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline.advice import (
     WIDTH,
@@ -46,7 +46,7 @@ EQUAL_BATCHES: Final = "duplicated-data"
 
 LEAST_UNATTRIBUTED: Final = 0.2
 """Share of all ranks' steps from which unattributed time leads. It must also be more than copies and idle
-time and `MORE` times what communication costs."""
+time and `UNATTRIBUTED_TO_EXPOSED` times what communication costs."""
 
 UNATTRIBUTED_TO_EXPOSED: Final = 3.0
 
@@ -162,7 +162,7 @@ def _share_unattributed(context: Context) -> float:
 def _unattributed(context: Context) -> str | None:
     """Return how much is unattributed, with figures; None if something else costs more."""
     unknown = _share_unattributed(context)
-    copied, idle, comm = copies.shares(context)
+    copied, idle, comm = headline_copies.shares(context)
     if (
         unknown < LEAST_UNATTRIBUTED
         or unknown < UNATTRIBUTED_TO_EXPOSED * comm
@@ -182,5 +182,5 @@ def _unattributed(context: Context) -> str | None:
 def _besides_unattributed(context: Context) -> str:
     """Return a clause on unattributed time if it is more than exposed communication but does not lead."""
     unknown = _share_unattributed(context)
-    _, _, comm = copies.shares(context)
+    _, _, comm = headline_copies.shares(context)
     return f"; another {percent(unknown)} is unattributed" if unknown >= max(LEAST_UNATTRIBUTED, comm) else ""
