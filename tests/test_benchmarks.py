@@ -19,11 +19,12 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SAMPLES = FOLDER.parent / "samples"
 PROGRAMS = sorted(
     path
-    for path in FOLDER.glob("*.py")
+    for room in (FOLDER, FOLDER / "forecasts", FOLDER / "replays")
+    for path in room.glob("*.py")
     # The others are parts of programs.
     if path.name != "harness.py"
     and not path.name.startswith(("synthetic_", "learn_priors", "memory_rows"))
-    and path.stem not in ("replay_programs", "replay_ranks")
+    and path.stem not in ("advice_orders", "replay_medians", "replay_programs", "replay_ranks")
 )
 
 TRIVIAL = '''"""Counts to three."""
@@ -136,12 +137,12 @@ def _with_parents(name: str) -> Iterator[str]:
 
 
 HELPS = """
-import contextlib, io, json, runpy, sys
-sys.path.insert(0, {folder!r})
-shown = {{}}
+import contextlib, io, json, os, runpy, sys
+shown = {}
 for program in sys.argv[1:]:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         sys.argv = [program, "--help"]
+        sys.path[0] = os.path.dirname(program)  # as Python itself does for a program that it is given
         try:
             runpy.run_path(program, run_name="__main__")
         except SystemExit as leaving:
@@ -155,7 +156,7 @@ print(json.dumps(shown))
 def helps(tmp_path_factory):
     """What each program says to --help, all asked in one process: most of each answer is importing torch."""
     asking = tmp_path_factory.mktemp("helps") / "asking.py"
-    asking.write_text(HELPS.format(folder=str(FOLDER)))
+    asking.write_text(HELPS)
     return json.loads(_run(asking, *PROGRAMS))
 
 

@@ -22,7 +22,7 @@ CONTRADICTS: Final = 1.05
 PROVEN: Final = frozenset(("straggler", "data-stall", "host-sync", "transfer-stall"))
 """Kinds with a saving whose edit gave the step without the cause to 1.5 % on made-up traces:
 `benchmarks/replay_accuracy.py planted` and `asked`. Edits of live runs, whose steps are points, are not
-proven yet. (`benchmarks/replay_live.py`: median error 2.1 %, 16 of 16 bands held, once, on a busy
+proven yet. (`benchmarks/replays/replay_live.py`: median error 2.1 %, 16 of 16 bands held, once, on a busy
 machine.)"""
 
 

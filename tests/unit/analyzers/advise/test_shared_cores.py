@@ -1,4 +1,4 @@
-"""What `benchmarks/advice_gloo.py` measures of ranks that share cores."""
+"""What `benchmarks/forecasts/advice_gloo.py` measures of ranks that share cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALONE_S, LONGER_S, COMPUTE_S = 0.25, 8.0, 2.0
 
 def test_a_collectives_wait_leaves_out_what_it_takes_alone(monkeypatch: pytest.MonkeyPatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "benchmarks" / "forecasts"))
     import advice_gloo
 
     now, computed = 0.0, False

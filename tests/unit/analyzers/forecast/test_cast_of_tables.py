@@ -20,7 +20,7 @@ def cast_us(elements: int) -> float:
 
 @pytest.mark.parametrize("ps_each", [0.1, 2.0])
 def test_the_cast_of_measured_products_is_found_at_each_size(ps_each: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "benchmarks" / "forecasts"))
     import forecast_grids
 
     places = list(product(ROWS, SIDES, SIDES))

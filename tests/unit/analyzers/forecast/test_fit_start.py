@@ -1,4 +1,4 @@
-"""Where a fit of some frameworks starts (`benchmarks/forecast_fit.py --only`)."""
+"""Where a fit of some frameworks starts (`benchmarks/forecasts/forecast_fit.py --only`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def test_a_constant_that_is_new_to_a_stage_starts_where_every_fit_does(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "benchmarks" / "forecasts"))
     import forecast_fit
 
     first = forecast_fit.STAGES[0]

@@ -1,10 +1,10 @@
 """Regret of the advice on measured layouts: how much slower the chosen layout ran than the best that was run.
 
-`python benchmarks/advice_regret.py rows.csv -o x.json`. A cell is one model on one number of nodes of
-hf-ultrascale. In each, the forecast chooses among the layouts that were run. Beside it: the rule of thumb
+`python benchmarks/forecasts/advice_regret.py rows.csv -o x.json`. A cell is one model on one number of nodes
+of hf-ultrascale. In each, the forecast chooses among the layouts that were run. Beside it: the rule of thumb
 (least tensor and pipeline parallel, a sharded optimizer, the largest micro-batch), the median layout, a
 random one. `held out`: the same with constants of time and memory that were fitted without any row of the
-cell's model. The orders that are judged: see `accuracy/advice_orders.py`.
+cell's model. The orders that are judged: see `advice_orders.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accuracy.advice_orders import ORDERS, judged_order, ordered, summary_of
+from advice_orders import ORDERS, judged_order, ordered, summary_of
 from forecast_fit import FIXED, STAGES, fit, load
 from memory_fit import GIB, hf_rows, plan_of, quantile
 from memory_fit import fit as fit_memory

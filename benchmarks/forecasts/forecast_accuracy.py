@@ -1,6 +1,6 @@
 """Price published training steps and say how far the forecast lies from them, row by row and by group.
 
-    python benchmarks/forecast_accuracy.py SHARED -o benchmarks/results
+    python benchmarks/forecasts/forecast_accuracy.py SHARED -o benchmarks/results
 
 SHARED has forecast/e2e_train.csv, whose rows the constants were fitted to, and reference/e2e_results.csv, of
 which

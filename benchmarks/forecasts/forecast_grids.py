@@ -1,6 +1,7 @@
 """Distil measured kernel times into the packaged tables of the forecast, and say how well they interpolate.
 
-    python benchmarks/forecast_grids.py FOLDER/forecast -o analyzers/forecast/data/forecast_compute.json
+    python benchmarks/forecasts/forecast_grids.py FOLDER/forecast \\
+        -o analyzers/forecast/data/forecast_compute.json
 
 FOLDER has compute_eff.csv. Held-out figures: each second node of a table predicted from the others, and the
 matmuls of another source (Transformer Engine, MooreThreads/SimuMax) from the tables.

@@ -1,12 +1,12 @@
 """Predicted against measured: live gloo jobs of planted lengths, replayed with a change and really changed.
 
-    python benchmarks/replay_live.py -o benchmarks/results/replay-live.json
-    python benchmarks/replay_live.py --only "late rank"
+    python benchmarks/replays/replay_live.py -o benchmarks/results/replay-live.json
+    python benchmarks/replays/replay_live.py --only "late rank"
 
 Each case of `replay_programs.py` runs as it is and changed, at one time: what else the machine does delays
 both, and their sleeps take no core from each other. The run as it is predicts the step of
 the changed one; the noise is how far the repeats of the changed one differ, as a share of their median.
-Predictions and measured steps are medians over steps; see `accuracy/replay_medians.py`.
+Predictions and measured steps are medians over steps; see `replay_medians.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from accuracy.replay_medians import predicted as predicted_medians
-from accuracy.replay_medians import step_ms
+from replay_medians import predicted as predicted_medians
+from replay_medians import step_ms
 from replay_programs import CASES, Case
 from replay_ranks import ended, started
 

@@ -1,9 +1,10 @@
 """Published layouts against the advice: among its ties, or by how much and where they lose.
 
-`python benchmarks/advice_published.py rows.csv -o benchmarks/results/advice-published.json`. Rows are those
-of e2e_train.csv: llm-foundry (one for each model and GPU on the fewest and on the most GPUs) and NeMo's
-summaries (one for each model, GPU and precision). Each question keeps the row's GPUs, batch, precision,
-framework and network. A Markdown table lies beside the JSON.
+    python benchmarks/forecasts/advice_published.py rows.csv -o benchmarks/results/advice-published.json
+
+Rows are those of e2e_train.csv: llm-foundry (one for each model and GPU on the fewest and on the most GPUs)
+and NeMo's summaries (one for each model, GPU and precision). Each question keeps the row's GPUs, batch,
+precision, framework and network. A Markdown table lies beside the JSON.
 """
 
 from __future__ import annotations

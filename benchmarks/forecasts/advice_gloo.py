@@ -1,6 +1,6 @@
 """Advice against layouts that ran: three small models on four gloo ranks of this machine.
 
-    python benchmarks/advice_gloo.py -o benchmarks/results/advice-gloo.json
+    python benchmarks/forecasts/advice_gloo.py -o benchmarks/results/advice-gloo.json
 
 It measures the machine first: gloo by `shardtoll calibrate`, matmuls and copies of four processes at once,
 and what a collective takes longer between computations than alone: ranks that share cores come to it late.
@@ -288,7 +288,7 @@ def main() -> None:
     if "RANK" in os.environ:
         worker(arguments.out, arguments.rounds)
         return
-    from accuracy.advice_orders import spearman
+    from advice_orders import spearman
 
     with tempfile.TemporaryDirectory() as folder:
         fabric, told = (Path(folder) / name for name in ("fabric.toml", "told.json"))

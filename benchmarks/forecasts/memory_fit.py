@@ -1,6 +1,8 @@
 """Peak memory of plans against published rows: fits the constants per framework, writes every error.
 
-`python benchmarks/memory_fit.py rows.csv -o x.json [--write]`. `rows.csv` has the columns of e2e_train.csv.
+    python benchmarks/forecasts/memory_fit.py rows.csv -o x.json [--write]
+
+`rows.csv` has the columns of e2e_train.csv.
 Errors of hf-ultrascale are those of a fit without the row's model; torchtitan's need no fit. `--write` renews
 memory_fit.toml.
 """
@@ -24,7 +26,7 @@ from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingP
 
 GIB = 2**30
 H100_BYTES = 84_943_765_504  # what the driver reports of an H100 with 80 GB: 79.11 GiB
-FIT_FILE = Path(__file__).resolve().parent.parent / "analyzers/forecast/memory/memory_fit.toml"
+FIT_FILE = Path(__file__).resolve().parents[2] / "analyzers/forecast/memory/memory_fit.toml"
 
 
 def plan_of(row: dict[str, str]) -> TrainingPlan:
@@ -174,7 +176,8 @@ def _stages(plan: TrainingPlan) -> list[float]:
 
 def _toml(fits: dict[str, MemoryFit]) -> str:
     lines = [
-        "# Written by benchmarks/memory_fit.py --write from published rows; low and high hold eight of ten."
+        "# Written by benchmarks/forecasts/memory_fit.py --write from published rows; "
+        "low and high hold eight of ten."
     ]
     for name, each in fits.items():
         lines += [

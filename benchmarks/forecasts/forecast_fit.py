@@ -1,9 +1,9 @@
 """Fit the forecast's constants to published step times, and say what it took.
 
-    python benchmarks/forecast_fit.py FOLDER/forecast            # writes
+    python benchmarks/forecasts/forecast_fit.py FOLDER/forecast            # writes
     analyzers/forecast/data/forecast_constants.json
-    python benchmarks/forecast_fit.py FOLDER/forecast --only composer --leave-out h100   # one framework, a
-    part left out
+    python benchmarks/forecasts/forecast_fit.py FOLDER/forecast --only composer --leave-out h100
+    (one framework, a part left out)
 
 FOLDER has e2e_train.csv. Frameworks are fitted one after another; what one says of a GPU is the prior of the
 next.
@@ -33,7 +33,7 @@ from shardtoll.analyzers.forecast.plan.traits import TRAITS, traits_of
 from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row
 
-CONSTANTS: Final = Path(__file__).resolve().parents[1] / "analyzers/forecast/data/forecast_constants.json"
+CONSTANTS: Final = Path(__file__).resolve().parents[2] / "analyzers/forecast/data/forecast_constants.json"
 ROUNDS: Final = 15
 HUBER: Final = 0.04
 """Residuals beyond this count linearly: single slow runs shall not decide."""
@@ -349,7 +349,8 @@ def main() -> None:
     if not arguments.dry:
         packaged["constants"] = {name: float(f"{value:.4g}") for name, value in constants.values.items()}
         packaged["bands"] = fit_bands(rows, constants)
-        packaged["source"] = "fitted to e2e_train.csv (published step times) by benchmarks/forecast_fit.py"
+        by = "benchmarks/forecasts/forecast_fit.py"
+        packaged["source"] = f"fitted to e2e_train.csv (published step times) by {by}"
         packaged["rows"] = len(rows)
         packaged["seconds"] = round(time.perf_counter() - began)
         arguments.output.write_text(json.dumps(packaged, indent=1) + "\n", encoding="utf-8")

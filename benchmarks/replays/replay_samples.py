@@ -1,7 +1,8 @@
 """Replay held against the samples: strategies unedited, and incidents bad and fixed.
 
-    python benchmarks/replay_samples.py strategies -o benchmarks/results/replay-strategies.json
-    python benchmarks/replay_samples.py incidents --repeats 3 -o benchmarks/results/replay-incidents.json
+    python benchmarks/replays/replay_samples.py strategies -o benchmarks/results/replay-strategies.json
+    python benchmarks/replays/replay_samples.py incidents --repeats 3 \\
+        -o benchmarks/results/replay-incidents.json
 
 A strategy's row says how far replayed steps are off the recorded ones, over all ranks and steps. An incident
 runs bad and fixed in turn, never both at one time: their ranks need the same cores. Its steps are run
@@ -27,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from accuracy.replay_medians import predicted, step_ms, step_spread
+from replay_medians import predicted, step_ms, step_spread
 from replay_ranks import ended, started
 
 from shardtoll.analyzers.analyses import context_of
