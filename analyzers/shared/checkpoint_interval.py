@@ -27,12 +27,6 @@ LLAMA3: Final = FailureRate(
     "419 unexpected interruptions in 54 days on 16,384 H100s (The Llama 3 Herd of Models, "
     "arXiv 2407.21783, 3.3.4)",
 )
-OPT: Final = FailureRate(
-    "opt-175b",
-    105 / (992 * 60),
-    "at least 105 restarts in two months on 992 A100s (OPT, arXiv 2205.01068, 2.5)",
-)
-RATES: Final = {rate.name: rate for rate in (LLAMA3, OPT)}
 
 
 def best_interval_s(blocked_s: float, mean_between_s: float) -> float:

@@ -21,7 +21,6 @@ _LOWEST: Final = 10_000
 _USUAL_LEAST: Final = 32_768
 _TRIES: Final = 32
 _PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOG_TAIL: Final = 2000
 
 
 class JobError(ShardtollError):

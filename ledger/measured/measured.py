@@ -14,9 +14,6 @@ from typing import Final
 
 from shardtoll.ledger.records.volume import OPS
 
-HELD: Final = 0.9
-"""Share of sound runs that a band holds."""
-
 _MEANT: Final = 0.95
 """Share that a band is made for: the rest pays for drift after the calibration."""
 

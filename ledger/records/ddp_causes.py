@@ -22,6 +22,3 @@ BUCKET_ORDER: Final = f"{DDP}.bucket_order"
 """In which order the first backward made gradients ready: buckets are laid out by it, once."""
 JOIN: Final = f"{DDP}.join"
 """Whether some rank has run out of data: uneven inputs under `model.join()`."""
-
-ONCE: Final = (SETUP, BUCKET_ORDER)
-"""Sent once a model, not once per step."""

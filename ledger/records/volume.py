@@ -24,21 +24,6 @@ Op = Literal[
 ]
 OPS: Final[tuple[str, ...]] = get_args(Op)
 
-ALGORITHM: Final[dict[str, str]] = {
-    "all_reduce": "ring",
-    "all_gather": "ring",
-    "reduce_scatter": "ring",
-    "broadcast": "chain",
-    "reduce": "chain",
-    "all_to_all": "pairwise",
-    "gather": "direct",
-    "scatter": "direct",
-    "send": "direct",
-    "recv": "direct",
-    "barrier": "none",
-}
-"""The algorithm that `wire_bytes` assumes for each op; reports name it with the number."""
-
 
 def busbw_factor(op: str, group_size: int) -> float | None:
     """Return what algbw is multiplied with to get busbw; None for a barrier or an unknown op.

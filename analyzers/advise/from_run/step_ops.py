@@ -14,7 +14,6 @@ from shardtoll.ledger.records.layers import layer_pattern
 
 _TENSOR: Final = re.compile(r"([a-z]+[0-9]+[a-z0-9]*)\[([0-9,]*)\]")
 _MATMULS: Final = ("mm", "addmm", "linear", "_scaled_mm")
-_BATCHED: Final = ("bmm", "baddbmm")
 _OUTER: Final = ("scaled_dot_product_attention", "flex_attention")
 _MIDDLE: Final = (
     *("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"),

@@ -14,8 +14,6 @@ from shardtoll.analyzers.shared.tally import keep, with_columns
 MATRICES: Final = r"aten\.(?:mm|addmm|_scaled_mm)\.|grouped_mm"
 """Operators that multiply by weights; those of attention multiply what all_to_all brought by itself."""
 
-SEEN: Final = ("match_id", "step", "rank", "group", "phase", "source", "message_bytes", "received_bytes")
-
 
 @once
 def exchanges(context: Context) -> pd.DataFrame:

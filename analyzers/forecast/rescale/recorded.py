@@ -18,8 +18,6 @@ from shardtoll.analyzers.replay.events.event_graph import EventGraph
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.records.levels import watched_steps
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Recorded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,12 +29,6 @@ exceeds the GPU took 2.6, 2.6, 4.5 and 8.3 times as long. Four runs are too few 
 
 _FITTED_ROWS: Final = 50
 """A framework's memory is known well enough to say so from this many measured rows on."""
-
-
-def priced_rows(rows: Sequence[Row], anchors: Sequence[Anchor] = ()) -> Iterator[PricedRow]:
-    """Yield the price of each row, or the reason why it has none. `anchors`: measured rows to scale by."""
-    for place, row in enumerate(rows, start=1):
-        yield priced_row(place, row, anchors)
 
 
 def priced_row(place: int, row: Row, anchors: Sequence[Anchor] = ()) -> PricedRow:

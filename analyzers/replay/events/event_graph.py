@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -54,10 +53,6 @@ class Role(IntEnum):
     """The others wait for its arrival, it waits for nobody: a root that broadcasts, a buffered send."""
     WAITS = 2
     """It waits for those that feed, nobody waits for it: who receives a broadcast."""
-
-
-FEEDING: Final = (Role.BOTH, Role.FEEDS)
-WAITING: Final = (Role.BOTH, Role.WAITS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,11 +60,6 @@ class Cost:
         """Whether one of the guesses bears on more than latency."""
         return any(name.split(".")[0].split()[-1] not in _OF_LATENCY for name in self.guesses)
 
-    @property
-    def latency_dominated(self) -> bool:
-        """Whether at least half of the expected time is latency."""
-        return 2 * self.latency_ns >= self.time_ns
-
 
 _pricings: OrderedDict[int, Pricing] = OrderedDict()
 

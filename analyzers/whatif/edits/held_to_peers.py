@@ -15,7 +15,6 @@ from shardtoll.analyzers.findings.origins.as_peers import Own, middle
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.events.event_graph import Kind
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 

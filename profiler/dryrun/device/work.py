@@ -11,7 +11,6 @@ import torch
 from shardtoll.profiler.live.cause.decode import arguments_of
 from shardtoll.profiler.live.values.operators import bytes_of, flops_of, has_flops
 
-_aten: Any = torch.ops.aten
 _MATRICES: Final[dict[str, tuple[str, str]]] = {
     "aten::mm": ("self", "mat2"),
     "aten::addmm": ("mat1", "mat2"),

@@ -13,7 +13,6 @@ number.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -40,8 +39,6 @@ from shardtoll.profiler.live.cause.pending import PendingCollective, Region
 from shardtoll.profiler.live.flight.flight import Note
 from shardtoll.profiler.live.values.operators import flops_of, has_flops, moved_bytes
 from shardtoll.profiler.live.values.results import outputs_of, surveyed_of
-
-log = logging.getLogger("shardtoll")
 
 _PLAIN: Final = 0
 _COLLECTIVE: Final = 1

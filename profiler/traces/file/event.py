@@ -89,8 +89,6 @@ class ExactEvent(msgspec.Struct, gc=False):
     id: Mixed = None
 
 
-AnyEvent = Event | ExactEvent
-
 decode_fast: Final[Callable[[bytes], list[Event]]] = msgspec.json.Decoder(list[Event]).decode
 decode_exact: Final[Callable[[bytes], list[ExactEvent]]] = msgspec.json.Decoder(list[ExactEvent]).decode
 

@@ -85,20 +85,6 @@ def by_folder(path: str, files: Sequence[TraceFile]) -> dict[str, list[TraceFile
     return folders
 
 
-def left_out(path: str) -> list[str]:
-    """Return the files of a folder, and of those right below it, that `find` passes over for their names."""
-    folder = Path(path)
-    if _ADDRESS.match(path) or not folder.is_dir():
-        return []
-    taken = set(_in_folder(folder))
-    return [
-        str(file)
-        for pattern in ("*", "*/*")
-        for file in sorted(folder.glob(pattern), key=_natural)
-        if file.is_file() and file not in taken
-    ]
-
-
 def _local(path: str) -> list[TraceFile]:
     place = Path(path)
     try:

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from shardtoll.analyzers.forecast.rows.calibrate import anchors_of
-from shardtoll.analyzers.forecast.rows.evaluate import priced_row, priced_rows
+from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.models import model_of
 from shardtoll.analyzers.forecast.rows.parse import Abstain, read_row
 from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
@@ -125,7 +125,7 @@ def test_scores_stand_beside_the_baseline():
     rows = [
         {**ROW, "gpus": str(gpus), "step_s": str(step)} for gpus, step in ((8, 2.0), (16, 2.1), (64, 2.2))
     ]
-    (scores,) = scores_of(list(priced_rows(rows)))
+    (scores,) = scores_of([priced_row(place, row) for place, row in enumerate(rows, start=1)])
     assert (scores.rows, scores.priced, scores.measured) == (3, 3, 3)
     assert scores.mean is not None
     assert scores.constant_rate == pytest.approx(0.0317, abs=0.003)
@@ -139,7 +139,8 @@ def test_scores_stand_beside_the_baseline():
 def test_published_rows_stay_as_near_as_they_are():
     with shared("forecast", "e2e_train.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["group"] == "llm-foundry"][::9]
-    errors = sorted(abs(row.error) for row in priced_rows(rows) if row.error is not None)
+    priced = [priced_row(place, row) for place, row in enumerate(rows, start=1)]
+    errors = sorted(abs(row.error) for row in priced if row.error is not None)
     assert len(errors) == len(rows)
     assert errors[len(errors) // 2] < 0.04
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.analyzers.two_runs import pairing, same_finding
+from shardtoll.analyzers.two_runs import same_finding
 from shardtoll.analyzers.two_runs.same_finding import likeness, paired, place
 from shardtoll.ledger import Finding, Where
 
@@ -166,7 +166,7 @@ def test_findings_of_one_place_are_compared_once_however_many_there_are(monkeypa
 
 
 def test_so_many_different_places_are_compared_and_the_others_found_by_equality(monkeypatch):
-    monkeypatch.setattr(pairing, "MOST_COMPARED", 10)
+    monkeypatch.setattr(same_finding, "MOST_COMPARED", 10)
     bill = [found(module=f"m{number}", source=f"a.py:1 (f{number})") for number in range(40)]
     calls = []
     monkeypatch.setattr(same_finding, "likeness", lambda *both: calls.append(both) or likeness(*both))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.cli.incidents import job, scoreboard
+from shardtoll.cli.incidents import demo_incidents, scoreboard
 from shardtoll.cli.incidents.verdict import Verdict, is_weighed, judge, not_run, total
 from shardtoll.ledger import Evidence, FabricInfo, Figure, Finding, Remedy, Report, Where
 from shardtoll.ledger.tables.ledger import empty_tables
@@ -230,6 +230,6 @@ def test_only_what_times_decide_is_run_again(
         (tmp_path / name).mkdir()
         return seen.pop(0)
 
-    monkeypatch.setattr(job, "verdict_of", verdict_of)
-    verdict = job.verdict_again("one", Any, tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(demo_incidents, "verdict_of", verdict_of)
+    verdict = demo_incidents.verdict_again("one", Any, tmp_path)  # type: ignore[arg-type]
     assert (verdict.runs, verdict.good) == (runs, runs == 2)

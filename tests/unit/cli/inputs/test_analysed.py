@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.analyzers.roofline import load_fabric
-from shardtoll.cli.inputs import analysed as room
+from shardtoll.cli.inputs import inputs as room
 from shardtoll.ledger import Ledger, Report, analyze, read_run
 from shardtoll.ledger.tables.ledger import shifted_by
 from shardtoll.profiler.traces.job import cache

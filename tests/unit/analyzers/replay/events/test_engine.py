@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.analyzers.replay.events import engine, wide_order
+from shardtoll.analyzers.replay.events import engine, event_order
 from shardtoll.analyzers.replay.events.contention import Contention, overlap_ns
 from shardtoll.analyzers.replay.events.engine import simulate
 from shardtoll.analyzers.replay.events.event_builder import Builder
@@ -86,7 +86,7 @@ def oracle(graph: EventGraph) -> tuple[list[float], list[float]] | None:
 def test_both_orders_and_sweeps_agree_with_the_oracle(wide: int, ready: int, graph: EventGraph) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "WIDE", wide)
-        patch.setattr(wide_order, "LEAST_READY", ready)
+        patch.setattr(event_order, "LEAST_READY", ready)
         try:
             outcome = simulate(graph)
         except DeadlockError:
@@ -125,7 +125,7 @@ def test_both_orders_find_the_same_levels(graph: EventGraph) -> None:
     made = []
     for ready in (0, 1 << 60):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wide_order, "LEAST_READY", ready)
+            patch.setattr(event_order, "LEAST_READY", ready)
             try:
                 made.append(order_of(graph))
             except DeadlockError:

@@ -11,7 +11,7 @@ import pytest
 
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.profiler.traces.file.read import read_trace
-from shardtoll.profiler.traces.file.sources import find, is_trace_input, left_out
+from shardtoll.profiler.traces.file.sources import find, is_trace_input
 
 EVENT = b'{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}'
 TRACE = b'{"traceEvents": [' + EVENT + b"]}"
@@ -47,7 +47,6 @@ def names(paths: list[str]) -> list[str]:
 
 def test_a_folder_gives_its_traces_and_those_right_below_in_order_of_ranks(folder: Path) -> None:
     assert names([str(folder)]) == ["rank3.pt.trace.json", "rank2.json.gz", "rank10.json"]
-    assert [Path(path).name for path in left_out(str(folder))] == ["notes.txt"]
 
 
 def test_a_glob_gives_what_it_matches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
