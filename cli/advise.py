@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, fabric_option, gpu_option, output_option
+from shardtoll.cli.inputs.options import AsJson, Width, fabric_option, gpu_option, output_option
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
@@ -94,7 +94,7 @@ def command(
     output: Annotated[
         list[Path] | None, output_option("Write x.html, x.json or x.md too (repeatable).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
     width: Width = None,
 ) -> None:
     """Advise on the layout of a training job: the best, those as good, what decided, what a lever buys.

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.inputs.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import (
+    AnswerFiles,
+    AsJson,
+    Dask,
+    Jobs,
+    Kernels,
+    NoCache,
+    Width,
+    fabric_option,
+)
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.compare.compare import Options
@@ -71,11 +80,8 @@ def command(
             "cannot tell.",
         ),
     ] = 0.5,
-    output: Annotated[
-        list[Path] | None,
-        output_option("Write FILE.html, FILE.json or FILE.md too; may be given several times."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    output: AnswerFiles = None,
+    as_json: AsJson = False,
     jobs: Jobs = None,
     dask: Dask = None,
     no_cache: NoCache = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, output_option
+from shardtoll.cli.inputs.options import AsJson, Width, output_option
 
 
 def command(
@@ -31,7 +31,7 @@ def command(
     output: Annotated[
         list[Path] | None, output_option("Write FILE.json, .md or .html too; may be given several times.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
     width: Width = None,
 ) -> None:
     """Say which ranks of a job wait for each other, while it hangs or after it was killed.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import AsJson, Width, fabric_option, output_option
 
 
 def command(
@@ -36,7 +36,7 @@ def command(
     output: Annotated[
         list[Path] | None, output_option("Write FILE.json or FILE.md too; may be given several times.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
     scores: Annotated[
         Path | None,
         typer.Option(

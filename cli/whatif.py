@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from shardtoll.cli.inputs.options import Jobs, NoCache, Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import (
+    AnswerFiles,
+    AsJson,
+    Jobs,
+    NoCache,
+    Width,
+    fabric_option,
+)
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
@@ -66,11 +72,8 @@ def command(
     no_recompute: Annotated[
         bool, typer.Option("--no-recompute", help="Without activation checkpointing's second forward.")
     ] = False,
-    output: Annotated[
-        list[Path] | None,
-        output_option("Write FILE.html, FILE.json or FILE.md too; may be given several times."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    output: AnswerFiles = None,
+    as_json: AsJson = False,
     jobs: Jobs = None,
     no_cache: NoCache = False,
     width: Width = None,

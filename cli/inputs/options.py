@@ -40,6 +40,12 @@ Fabric: TypeAlias = Annotated[
 SourcedJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON, with the source of every number.")
 ]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+TablesAsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")]
+AnswerFiles: TypeAlias = Annotated[
+    list[Path] | None,
+    output_option("Write FILE.html, FILE.json or FILE.md too; may be given several times."),
+]
 Width: TypeAlias = Annotated[
     int | None,
     typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import TablesAsJson, Width, fabric_option, output_option
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.evaluate.evaluate import Evaluation, Judged
@@ -43,7 +43,7 @@ def command(
     output: Annotated[
         list[Path] | None, output_option("Write x.json or x.html, a plot (repeatable).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
+    as_json: TablesAsJson = False,
     width: Width = None,
 ) -> None:
     """Say how far the model lies from measured sweeps, by size band.

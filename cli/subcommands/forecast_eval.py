@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, fabric_option, gpu_option, output_option
+from shardtoll.cli.inputs.options import (
+    TablesAsJson,
+    Width,
+    fabric_option,
+    gpu_option,
+    output_option,
+)
 
 if TYPE_CHECKING:
     from shardtoll.ledger.answers.forecast import PricedRow, RowsForecast
@@ -31,7 +37,7 @@ def command(
     gpu: Annotated[str | None, gpu_option("Price every row on this GPU, in place of its own.")] = None,
     fabric: Annotated[str | None, fabric_option("Price every row on this interconnect.")] = None,
     output: Annotated[list[Path] | None, output_option("Write x.json or x.md (repeatable).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
+    as_json: TablesAsJson = False,
     width: Width = None,
 ) -> None:
     """Price each training step of a table: step time, tokens/s/GPU and memory, each with an 80 % band.

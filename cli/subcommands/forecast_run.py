@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, gpu_option, output_option
+from shardtoll.cli.inputs.options import (
+    NoCache,
+    TablesAsJson,
+    Width,
+    fabric_option,
+    gpu_option,
+    output_option,
+)
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.forecast.compute.cards import Card
@@ -40,7 +47,7 @@ def command(
         ),
     ] = None,
     output: Annotated[list[Path] | None, output_option("Write x.html, x.json or x.md (repeatable).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
+    as_json: TablesAsJson = False,
     no_cache: NoCache = False,
     width: Width = None,
 ) -> None:
