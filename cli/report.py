@@ -20,6 +20,7 @@ _FABRIC = "fabric.toml"
 """Name that `calibrate` and `demo` give the fabric that they measure."""
 
 
+# Longer than 80 lines: typer reads the options, and the help its text, from this signature.
 def command(
     paths: Annotated[
         list[str],

@@ -66,6 +66,7 @@ def _tool(device: str | None) -> str:
     return tools[gpu_maker(device)]
 
 
+# Longer than 80 lines: one text with its code for each part of a step, to be read side by side.
 def remedy(
     part: str | None,
     phase: str | None,

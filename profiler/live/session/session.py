@@ -41,6 +41,7 @@ _active: Session | None = None
 log = logging.getLogger("shardtoll")
 
 
+# Longer than 80 lines: most is the docstring, which is all that users read of the parameters.
 def audit(
     model: nn.Module | None = None,
     out: str | Path | None = None,
