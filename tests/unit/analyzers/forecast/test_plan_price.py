@@ -9,8 +9,12 @@ import pytest
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan import FabricNetwork, MeasuredNetwork, price_plan
 from shardtoll.analyzers.forecast.plan.constants import fitted, widths
-from shardtoll.analyzers.forecast.plan.graphs.schedule import schedule
-from shardtoll.analyzers.forecast.plan.graphs.staged_step import StagedTimes, Topology, staged_step_ns
+from shardtoll.analyzers.forecast.plan.graphs.staged_step import (
+    StagedTimes,
+    Topology,
+    schedule,
+    staged_step_ns,
+)
 from shardtoll.analyzers.forecast.plan.groups import groups_of
 from shardtoll.analyzers.forecast.plan.local import expert_shards, local_experts
 from shardtoll.analyzers.forecast.plan.network import place_group
