@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +14,12 @@ from shardtoll.cli.inputs.options import Dask, Jobs, Kernels, NoCache, Width, fa
 if TYPE_CHECKING:
     from shardtoll.cli.inputs.traces import TraceOptions
     from shardtoll.ledger.answers.overrun import BudgetCheck
+
+
+MOST_FILES: Final = 200_000
+"""Files looked through; in a larger tree names stay as the run has them."""
+
+_OTHERS: Final = ("node_modules", "site-packages", "__pycache__")
 
 
 def command(
@@ -120,9 +128,36 @@ def _check(
 def _annotate(check: BudgetCheck, *, as_json: bool) -> None:
     import os
 
-    from shardtoll.cli.inputs.checkout import in_checkout
     from shardtoll.dashboards.check.annotations import source_files, workflow_commands
 
     root = os.environ.get("GITHUB_WORKSPACE", os.curdir)
     for line in workflow_commands(check, in_checkout(root, source_files(check))):
         typer.echo(line, err=as_json)
+
+
+def in_checkout(root: str, files: Iterable[str]) -> dict[str, str]:
+    """Return of each file the path from the folder `root`, if exactly one file there ends in that name.
+
+    If no file or several files there do, the file is not in the result.
+    """
+    wanted = {file: file.replace(os.sep, "/").lstrip("/") for file in files}
+    by_name: dict[str, list[str]] = {}
+    for file, end in wanted.items():
+        if os.path.isabs(file):
+            near = os.path.relpath(file, root)
+            if not near.startswith(".."):
+                wanted[file] = near.replace(os.sep, "/")
+        by_name.setdefault(end.rpartition("/")[2], []).append(file)
+    matches: dict[str, list[str]] = {}
+    seen = 0
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in _OTHERS)
+        seen += len(names)
+        if seen > MOST_FILES:
+            return {}
+        for name in by_name.keys() & set(names):
+            path = os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+            for file in by_name[name]:
+                if f"/{path}".endswith(f"/{wanted[file]}"):
+                    matches.setdefault(file, []).append(path)
+    return {file: paths[0] for file, paths in matches.items() if len(paths) == 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli.inputs.checkout import in_checkout
+from shardtoll.cli.check import in_checkout
 from shardtoll.ledger import Finding, Where
 from shardtoll.ledger.tables.tables import to_table
 from tests import sample_reports
