@@ -65,18 +65,18 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
     host = np.zeros(0) if on_cpu else _host_lost(ledger, frame)
     ranks = frame["rank"].to_numpy(dtype=np.int64)
     for rank in np.unique(ranks[watched]):
-        told = np.flatnonzero(surveyed & (ranks == rank))
-        if not len(told):
+        surveyed_rows = np.flatnonzero(surveyed & (ranks == rank))
+        if not len(surveyed_rows):
             continue
         light = np.flatnonzero(watched & (ranks == rank))
         if on_cpu:
-            rows.rid(told, _settled(rows, told), light, alike)
+            rows.rid(surveyed_rows, _settled(rows, surveyed_rows), light, alike)
         else:
-            rows.rid_device(told, _settled(rows, told), light, alike, host)
+            rows.rid_device(surveyed_rows, _settled(rows, surveyed_rows), light, alike, host)
         for sequence in np.unique(alike[light]):
             here = light[alike[light] == sequence]
-            like = told[alike[told] == sequence]
-            base = _settled(rows, like if len(like) else told)
+            like = surveyed_rows[alike[surveyed_rows] == sequence]
+            base = _settled(rows, like if len(like) else surveyed_rows)
             if on_cpu:
                 rows.divide(here, base)
             else:
@@ -87,11 +87,13 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
 def _watched(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which rows are of watched steps that know all of their exposed communication."""
     numbers = watched_steps(ledger.tables["steps"])
-    told = in_steps(exposure_told(ledger.tables), numbers).select(["step", "rank"]).to_pandas()
+    exposed_steps = in_steps(exposure_told(ledger.tables), numbers).select(["step", "rank"]).to_pandas()
     part = in_steps(exposure_doubted(ledger.tables), numbers).select(["step", "rank"]).to_pandas()
     places = pd.MultiIndex.from_frame(frame[["step", "rank"]].astype("int64"))
-    known = places.isin(pd.MultiIndex.from_frame(told)) & ~places.isin(pd.MultiIndex.from_frame(part))
-    light: npt.NDArray[np.bool_] = known & (frame["level"] == "watch").to_numpy(dtype=bool)
+    divisible = places.isin(pd.MultiIndex.from_frame(exposed_steps)) & ~places.isin(
+        pd.MultiIndex.from_frame(part)
+    )
+    light: npt.NDArray[np.bool_] = divisible & (frame["level"] == "watch").to_numpy(dtype=bool)
     return light
 
 
@@ -110,8 +112,8 @@ def _sequences(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.int64]:
     calls = ledger.tables["collectives"].group_by(["step", "rank"])
     sums = calls.aggregate([("message_bytes", "sum"), ([], "count_all")]).to_pandas()
     joined = frame[["step", "rank"]].astype("int64").merge(sums.dropna(subset=["step"]), how="left")
-    told = joined[["count_all", "message_bytes_sum"]].fillna(0)
-    numbers, _ = pd.factorize(pd.MultiIndex.from_frame(told))
+    signature = joined[["count_all", "message_bytes_sum"]].fillna(0)
+    numbers, _ = pd.factorize(pd.MultiIndex.from_frame(signature))
     sequences: npt.NDArray[np.int64] = numbers.astype(np.int64)
     return sequences
 
@@ -165,13 +167,13 @@ class _Rows(Struct, frozen=True):
 
     def own(self, places: npt.NDArray[np.int64]) -> Array:
         """Return the time that is neither capture's nor exposed communication."""
-        own: Array = np.maximum(0.0, (self.duration - self.capture - self.exposed)[places])
-        return own
+        own_ns: Array = np.maximum(0.0, (self.duration - self.capture - self.exposed)[places])
+        return own_ns
 
     def awake(self, places: npt.NDArray[np.int64]) -> Array:
         """Return how much of that the thread was awake; all of it if that is unknown."""
-        own = self.own(places)
-        awake: Array = np.subtract(own, np.minimum(own, np.nan_to_num(self.asleep[places])))
+        own_ns = self.own(places)
+        awake: Array = np.subtract(own_ns, np.minimum(own_ns, np.nan_to_num(self.asleep[places])))
         return awake
 
     def rid(
@@ -245,28 +247,28 @@ class _Rows(Struct, frozen=True):
         if not asleep.any():
             asleep[0] = 1.0
         busy = parts - asleep if parts.sum() > asleep.sum() else parts
-        own = self.own(here)
+        own_ns = self.own(here)
         awake = self.awake(here)
-        told = bool(np.isfinite(self.asleep[here]).all() and np.isfinite(self.asleep[base]).all())
+        sleep_is_known = bool(np.isfinite(self.asleep[here]).all() and np.isfinite(self.asleep[base]).all())
         by_part = (
-            np.outer(busy / busy.sum(), awake) + np.outer(asleep / asleep.sum(), own - awake)
-            if told and busy.sum() > 0
-            else np.outer(parts / parts.sum(), own)
+            np.outer(busy / busy.sum(), awake) + np.outer(asleep / asleep.sum(), own_ns - awake)
+            if sleep_is_known and busy.sum() > 0
+            else np.outer(parts / parts.sum(), own_ns)
         )
         self._set(here, by_part)
         cost = float(np.nan_to_num(self.slowed_compute + self.slowed_idle)[base].mean())
         unexplained = abs(float(self.awake(base).mean() - np.median(awake)))
         spread = float(np.std(self.compute[base])) if len(base) > 1 else 0.0
         doubt = SPLIT_DOUBT * cost + unexplained * _mixed(busy) + spread
-        self.error[here] = np.minimum(own, doubt)
+        self.error[here] = np.minimum(own_ns, doubt)
 
     def divide_device(self, here: npt.NDArray[np.int64], base: npt.NDArray[np.int64]) -> None:
         """Divide watched steps of a device: a survey slows its host, not its kernels; the rest is idle."""
-        own = self.own(here)
-        compute = np.minimum(own, float(self.compute[base].mean()))
-        copy = np.minimum(own - compute, float(self.copy[base].mean()))
-        self._set(here, np.array([own - compute - copy, compute, copy, np.zeros(len(here))]))
-        self.error[here] = np.minimum(own, float(np.std(self.compute[base])))
+        own_ns = self.own(here)
+        compute = np.minimum(own_ns, float(self.compute[base].mean()))
+        copy = np.minimum(own_ns - compute, float(self.copy[base].mean()))
+        self._set(here, np.array([own_ns - compute - copy, compute, copy, np.zeros(len(here))]))
+        self.error[here] = np.minimum(own_ns, float(np.std(self.compute[base])))
 
     def _set(self, here: npt.NDArray[np.int64], by_part: Array) -> None:
         self.idle[here], self.compute[here], self.copy[here], self.rest[here] = by_part
@@ -278,8 +280,8 @@ class _Rows(Struct, frozen=True):
             unknown = np.isnan(values)
             return pd.arrays.IntegerArray(np.rint(np.where(unknown, 0, values)).astype(np.int64), unknown)
 
-        known = ["compute_ns", "idle_ns", "exposed_copy_ns", "unattributed_ns"]
-        whole_ns = frame[known].sum(axis=1).to_numpy(dtype=np.int64)
+        part_columns = ["compute_ns", "idle_ns", "exposed_copy_ns", "unattributed_ns"]
+        whole_ns = frame[part_columns].sum(axis=1).to_numpy(dtype=np.int64)
         compute, copy, capture = (
             np.rint(values).astype(np.int64) for values in (self.compute, self.copy, self.capture)
         )

@@ -35,8 +35,10 @@ def saved_twice(
 
     Without those that are part of a set in `said`.
     """
-    found = _by_replay(context, findings, path)
-    return tuple(each for each in found if not any(set(each.findings) <= set(one.findings) for one in said))
+    overlaps = _by_replay(context, findings, path)
+    return tuple(
+        each for each in overlaps if not any(set(each.findings) <= set(larger.findings) for larger in said)
+    )
 
 
 def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | None) -> list[Overlap]:
@@ -60,14 +62,14 @@ def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | N
                 touched = [each for each in sets if not each.isdisjoint(joined)]
                 sets = [each for each in sets if each.isdisjoint(joined)]
                 sets.append(joined.union(*touched))
-    found = []
+    overlaps = []
     for each in sets:
         together_ns = _together_ns(made, edits, saves, each)
         beyond_ns = sum(_before_the_step_ns(findings[number - 1], saves[number]) for number in each)
         # The bill's upper bounds are shown next to it: both fixes save no less than one of them may.
         most_ns = max(round(together_ns) + beyond_ns, *(findings[n - 1].saving_ns or 0 for n in each))
-        found.append(Overlap(tuple(sorted(each)), most_ns, saved=True))
-    return found
+        overlaps.append(Overlap(tuple(sorted(each)), most_ns, saved=True))
+    return overlaps
 
 
 def _before_the_step_ns(finding: Finding, saves_ns: int) -> int:

@@ -66,14 +66,14 @@ def most_parts(text: str) -> int:
     A value outside strings, as a number, has a dot too, but never many.
     """
     most = parts = 1
-    at = 0
-    while (mark := _MARK.search(text, at)) is not None:
-        at = mark.end()
+    position = 0
+    while (mark := _MARK.search(text, position)) is not None:
+        position = mark.end()
         if mark[0] == ".":
             parts += 1
             most = max(most, parts)
         elif mark[0] in _ENDS:
-            at = _end(text, mark[0], at)
+            position = _end(text, mark[0], position)
         else:
             parts = 1
     return most
@@ -81,8 +81,8 @@ def most_parts(text: str) -> int:
 
 def _end(text: str, opened: str, at: int) -> int:
     """Return where a comment or a string ends; the text's end if nothing closes it."""
-    while (found := _ENDS[opened].search(text, at)) is not None:
-        at = found.end()
-        if not found[0].startswith("\\"):
+    while (closing := _ENDS[opened].search(text, at)) is not None:
+        at = closing.end()
+        if not closing[0].startswith("\\"):
             return at
     return len(text)

@@ -84,11 +84,13 @@ def origins(context: Context) -> tuple[Origin, ...]:
     if not slow:
         return ()
     alike = alike_ranks(context)
-    all_fixed = [fixed(own, slow) for own in steps]
-    alone = {rank: [fixed(own, [other for other in slow if other != rank]) for own in steps] for rank in slow}
+    all_fixed = [fixed(step, slow) for step in steps]
+    alone = {
+        rank: [fixed(step, [other for other in slow if other != rank]) for step in steps] for rank in slow
+    }
     costs = {
         rank: np.array(
-            [1 - ideal.lasted_ns / one.lasted_ns for ideal, one in zip(all_fixed, each, strict=True)]
+            [1 - ideal.lasted_ns / partly.lasted_ns for ideal, partly in zip(all_fixed, each, strict=True)]
         )
         for rank, each in alone.items()
     }
@@ -99,7 +101,7 @@ def origins(context: Context) -> tuple[Origin, ...]:
     made: list[Origin] = []
     before = base
     for nth, rank in enumerate(named):
-        after = [fixed(own, named[: nth + 1]) for own in steps]
+        after = [fixed(step, named[: nth + 1]) for step in steps]
         places = np.flatnonzero(costs[rank] >= LEAST_SAVING).tolist()
         steady = len(places) >= STEADY * len(steps)
         over = range(len(steps)) if steady else places
@@ -107,7 +109,7 @@ def origins(context: Context) -> tuple[Origin, ...]:
             Origin(
                 rank=rank,
                 stage=alike.stages.get(rank),
-                excess_ns=round(float(np.mean([own.excess_ns(rank) for own in steps]))),
+                excess_ns=round(float(np.mean([step.excess_ns(rank) for step in steps]))),
                 step_ns=mean_ns(base),
                 without_ns=mean_ns(after),
                 before_ns=mean_ns(before),
@@ -141,9 +143,10 @@ def _slow(steps: Sequence[Own], base: Sequence[Replayed]) -> list[int]:
     if not steps:
         return []
     lasted = mean_ns(list(base))
-    ranks = {rank for own in steps for rank in own.compared}
+    ranks = {rank for step in steps for rank in step.compared}
     mean = {
-        rank: float(np.mean([own.excess_ns(rank) for own in steps if rank in own.points])) for rank in ranks
+        rank: float(np.mean([step.excess_ns(rank) for step in steps if rank in step.points]))
+        for rank in ranks
     }
     slow = sorted(
         (rank for rank in ranks if mean[rank] >= LEAST_SAVING * lasted), key=lambda rank: -mean[rank]
@@ -173,13 +176,13 @@ def _travelled_ns(
     """Return the waiting on record that goes from one replay to the next, by row of collectives."""
     parts = []
     frame = context.in_alike
-    for own, base_step, before_step, after_step in zip(steps, base, before, after, strict=True):
-        graph = own.graph
+    for step, base_step, before_step, after_step in zip(steps, base, before, after, strict=True):
+        graph = step.graph
         on_record = graph.index != NO_ROW
         index = graph.index[on_record]
         rows = frame.loc[index]
         waited = rows["waited_ns"].to_numpy(dtype=np.int64, na_value=0)
-        known = pd.DataFrame(
+        ends = pd.DataFrame(
             {
                 # If a rank waits for several at once, as a message sent and one received, it waits for them
                 # together.
@@ -189,7 +192,7 @@ def _travelled_ns(
                 "gone": (before_step.waited_ns - after_step.waited_ns)[on_record],
             }
         )
-        sums = known.groupby(["rank", "end"])[["base", "gone"]].transform("sum")
+        sums = ends.groupby(["rank", "end"])[["base", "gone"]].transform("sum")
         base_ns = sums["base"].to_numpy(dtype=np.float64)
         part = np.divide(
             sums["gone"].to_numpy(dtype=np.float64), base_ns, out=np.zeros(len(rows)), where=base_ns > 0

@@ -37,16 +37,20 @@ MOST_POINTS: Final = 4_000_000
 
 def slowdown_evidence(context: Context) -> tuple[Evidence, ...]:
     """Return what slows the job with and without each worker, stage and step, as far as it differs."""
-    told = _slowdowns(context)
-    if told is None:
+    slowdowns = _slowdowns(context)
+    if slowdowns is None:
         return ()
-    lines = [Evidence("slowdown of the job by all ranks beyond their peers", round(told.job, 3), "times")]
-    if len(told.ranks) > 1:
-        lines.append(Evidence("slowdown by each rank alone", _listed("rank", told.ranks)))
-    if len(told.stages) > 1:
-        lines.append(Evidence("slowdown by each stage alone, all its ranks", _listed("stage", told.stages)))
-    if len(told.steps) > 1:
-        lines.append(Evidence("slowdown of each step", _steps(told.steps)))
+    lines = [
+        Evidence("slowdown of the job by all ranks beyond their peers", round(slowdowns.job, 3), "times")
+    ]
+    if len(slowdowns.ranks) > 1:
+        lines.append(Evidence("slowdown by each rank alone", _listed("rank", slowdowns.ranks)))
+    if len(slowdowns.stages) > 1:
+        lines.append(
+            Evidence("slowdown by each stage alone, all its ranks", _listed("stage", slowdowns.stages))
+        )
+    if len(slowdowns.steps) > 1:
+        lines.append(Evidence("slowdown of each step", _steps(slowdowns.steps)))
     return tuple(lines)
 
 
@@ -58,11 +62,11 @@ def slowdown_figures(context: Context, origin: Origin) -> tuple[Figure, ...]:
         Figure("slow_steps", len(origin.slow_steps), "count"),
         Figure("replayed_steps", origin.steps, "count"),
     ]
-    told = _slowdowns(context)
-    if told is not None:
-        figures.append(Figure("slowdown_of_job", round(told.job, 4), "x"))
-        figures.append(Figure("slowdown_of_worst_step", round(max(told.steps.values()), 4), "x"))
-        figures += _of_stage(told, origin.stage)
+    slowdowns = _slowdowns(context)
+    if slowdowns is not None:
+        figures.append(Figure("slowdown_of_job", round(slowdowns.job, 4), "x"))
+        figures.append(Figure("slowdown_of_worst_step", round(max(slowdowns.steps.values()), 4), "x"))
+        figures += _of_stage(slowdowns, origin.stage)
     return tuple(figures)
 
 
@@ -117,20 +121,20 @@ def _slowdowns(context: Context) -> _Slowdowns | None:
         return None
     base = as_recorded(context)
     # A rank that is faster than its peers is not made slower.
-    slow = [[rank for rank in own.compared if own.excess_ns(rank) > 0] for own in steps]
-    ideal = [fixed(own, ranks) for own, ranks in zip(steps, slow, strict=True)]
-    left = MOST_POINTS // max(1, sum(len(own.graph.rank) for own in steps))
+    slow = [[rank for rank in step.compared if step.excess_ns(rank) > 0] for step in steps]
+    ideal = [fixed(step, ranks) for step, ranks in zip(steps, slow, strict=True)]
+    left = MOST_POINTS // max(1, sum(len(step.graph.rank) for step in steps))
 
     def only(ranks: set[int]) -> float:
         replays = [
-            fixed(own, [rank for rank in each if rank not in ranks])
-            for own, each in zip(steps, slow, strict=True)
+            fixed(step, [rank for rank in each if rank not in ranks])
+            for step, each in zip(steps, slow, strict=True)
         ]
         return mean_ns(replays) / max(1, mean_ns(ideal))
 
     excess = {
-        rank: float(np.mean([own.excess_ns(rank) for own in steps if rank in own.points]))
-        for rank in {rank for own in steps for rank in own.compared}
+        rank: float(np.mean([step.excess_ns(rank) for step in steps if rank in step.points]))
+        for rank in {rank for step in steps for rank in step.compared}
     }
     slowest = sorted((rank for rank in excess if excess[rank] > 0), key=lambda rank: -excess[rank])
     by_stage: dict[int, set[int]] = {}
@@ -144,7 +148,7 @@ def _slowdowns(context: Context) -> _Slowdowns | None:
         ranks={rank: only({rank}) for rank in slowest[: max(0, min(MOST_RANKS, left - len(by_stage)))]},
         stages={stage: only(ranks) for stage, ranks in sorted(by_stage.items())},
         steps={
-            own.graph.step: one.lasted_ns / max(1, other.lasted_ns)
-            for own, one, other in zip(steps, base, ideal, strict=True)
+            step.graph.step: recorded.lasted_ns / max(1, other.lasted_ns)
+            for step, recorded, other in zip(steps, base, ideal, strict=True)
         },
     )

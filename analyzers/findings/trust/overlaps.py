@@ -47,16 +47,19 @@ def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ..
         and finding.toll_ns
         and finding.rows.collectives
     }
-    found = []
+    billed = []
     for numbers in _sets(rows, size):
         tolls = [findings[number - 1].toll_ns or 0 for number in numbers]
         without_waits = all(findings[number - 1].kind in WITHOUT_WAITS for number in numbers)
         most = _exposed_ns(context, [rows[number] for number in numbers], without_waits)
         if most is not None and max(most, *tolls) < (1 - LEAST_PART) * sum(tolls):
-            found.append(Overlap(numbers, round(max(most, *tolls))))
-    known = [set(each.findings) for each in found]
+            billed.append(Overlap(numbers, round(max(most, *tolls))))
+    covered = [set(each.findings) for each in billed]
     hidden = _behind_one_compute(context, findings)
-    return (*found, *(each for each in hidden if not any(set(each.findings) <= one for one in known)))
+    return (
+        *billed,
+        *(each for each in hidden if not any(set(each.findings) <= larger for larger in covered)),
+    )
 
 
 def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:

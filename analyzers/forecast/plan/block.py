@@ -108,10 +108,10 @@ def block_terms(model: ModelShape, share: Share, gpu: str, dtype: str, traits: T
     backward: list[Work] = [
         each for m, n, k in shapes for each in (Matmul(m, k, n, dtype), Matmul(n, k, m, dtype))
     ]
-    for one in experts:
-        forward.append(GroupedMatmul(one.groups, one.m, one.n, one.k, dtype))
-        backward.append(GroupedMatmul(one.groups, one.m, one.k, one.n, dtype))
-        backward.append(GroupedMatmul(one.groups, one.n, one.k, one.m, dtype))
+    for matmul in experts:
+        forward.append(GroupedMatmul(matmul.groups, matmul.m, matmul.n, matmul.k, dtype))
+        backward.append(GroupedMatmul(matmul.groups, matmul.m, matmul.k, matmul.n, dtype))
+        backward.append(GroupedMatmul(matmul.groups, matmul.n, matmul.k, matmul.m, dtype))
     attention, scores = _attention(model, share, gpu, wide_dtype, traits)
     streamed = _streamed(model, share, dtype, traits)
     return Terms(
@@ -138,9 +138,9 @@ def _attention(
         batch = share.micro_batch * heads
         scores = Matmul(queries, keys, width, dtype, batch)
         weighted = Matmul(queries, width, keys, dtype, batch)
-        one, two = _sum(gpu, (scores, weighted)), _sum(gpu, (scores, weighted, weighted, weighted))
+        forward, backward = _sum(gpu, (scores, weighted)), _sum(gpu, (scores, weighted, weighted, weighted))
         count = float(batch * queries * keys)
-        return (one, two), (_SCORE_BYTES[0] * count, _SCORE_BYTES[1] * count)
+        return (forward, backward), (_SCORE_BYTES[0] * count, _SCORE_BYTES[1] * count)
     kept = max(1, model.kv_heads // share.tp)
     times = [
         price_operator(
@@ -177,7 +177,7 @@ def _streamed(model: ModelShape, share: Share, dtype: str, traits: Traits) -> tu
         # Each input of an 8-bit matmul is read once in 16 bits and written twice (rows and columns).
         shapes = linears(model, share)
         cast = sum(4.0 * m * k for m, _, k in shapes) + sum(2.0 * n * k for _, n, k in shapes)
-        cast += sum(4.0 * one.groups * one.m * one.k for one in grouped(model, share))
+        cast += sum(4.0 * matmul.groups * matmul.m * matmul.k for matmul in grouped(model, share))
     forward = hidden + qkv + activation + cast
     return forward, 1.6 * (hidden + qkv + activation) + cast
 

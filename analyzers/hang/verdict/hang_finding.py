@@ -60,8 +60,8 @@ def _remedy(diagnosis: Diagnosis) -> str:
                 f"Run `py-spy dump --pid{pid}`: what holds Python's lock keeps rank {holders[0]} from "
                 "writing stacks."
             )
-        told = _told_more(diagnosis) or _REMEDIES[diagnosis.why]
-        return told.format(ranks=numbers(diagnosis.culprits)) if diagnosis.culprits else told
+        text = _told_more(diagnosis) or _REMEDIES[diagnosis.why]
+        return text.format(ranks=numbers(diagnosis.culprits)) if diagnosis.culprits else text
     named = suspects(diagnosis)
     if source_of(diagnosis, wait) == "dump":
         first = f"Give the dump of {numbers(named)} too" if named else "Give the dumps of all ranks"
@@ -90,12 +90,12 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
     if call is None and first is not None:
         call = first.call
     times = [diagnosis.job.ranks[rank].for_ns for rank in diagnosis.stuck]
-    known = [time for time in times if time is not None]
+    waited = [time for time in times if time is not None]
     evidence = [Evidence("ranks that wait", numbers(diagnosis.stuck) if diagnosis.stuck else "none")]
     if diagnosis.culprits:
         evidence.append(Evidence("ranks at fault", numbers(diagnosis.culprits)))
-    if known:
-        evidence.append(Evidence("longest wait", max(known), "ns"))
+    if waited:
+        evidence.append(Evidence("longest wait", max(waited), "ns"))
     late = _late_ranks(diagnosis)
     if late is not None:
         evidence.append(Evidence("ranks that came late", numbers(late[0])))
@@ -137,7 +137,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
         remedy=Remedy(_remedy(diagnosis), _CODES.get(diagnosis.why)),
         confidence=sure,
         figures=(
-            *((Figure("waited_ns", max(known), "ns"),) if known else ()),
+            *((Figure("waited_ns", max(waited), "ns"),) if waited else ()),
             *((Figure("came_after_ns", late[1], "ns"),) if late is not None else ()),
         ),
     )
@@ -153,5 +153,5 @@ def _late_ranks(diagnosis: Diagnosis) -> tuple[tuple[int, ...], int] | None:
     if diagnosis.why != "late" or first is None or first.place is None:
         return None
     after = [came_after(diagnosis.job, first, rank) for rank in diagnosis.culprits]
-    known = [each for each in after if each is not None]
-    return (diagnosis.culprits, max(known)) if known and len(known) == len(after) else None
+    delays = [each for each in after if each is not None]
+    return (diagnosis.culprits, max(delays)) if delays and len(delays) == len(after) else None

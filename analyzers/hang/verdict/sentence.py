@@ -69,8 +69,8 @@ def _came_late(diagnosis: Diagnosis) -> str | None:
         return None
     culprits, job = diagnosis.culprits, diagnosis.job
     after = [came_after(job, first, rank) for rank in culprits]
-    known = [each for each in after if each is not None]
-    if not known or len(known) < len(after):
+    delays = [each for each in after if each is not None]
+    if not delays or len(delays) < len(after):
         return None
     calls = job.ranks[culprits[0]].flight.calls
     before = next((each for each in reversed(calls[:-1]) if each.finished_ns is not None), None)
@@ -78,7 +78,7 @@ def _came_late(diagnosis: Diagnosis) -> str | None:
     others = numbers(in_same(diagnosis, first))
     gone = all(was_aborted(job, rank) for rank in in_same(diagnosis, first))
     ended = "ended in that wait" if gone else "given up"
-    when = f"{human.duration(max(known))} after {others}, which had {ended}"
+    when = f"{human.duration(max(delays))} after {others}, which had {ended}"
     return f"{capital(numbers(culprits))} came to {described(first.call)} {when}{since}."
 
 
@@ -146,9 +146,9 @@ def both_sides(diagnosis: Diagnosis) -> str | None:
     come = [wait for wait in waits if wait.is_point_to_point and not wait.missing]
     if not come or len(come) < len(diagnosis.culprits):
         return None
-    told = [f"rank {wait.rank} waits in {described(wait.call)}" for wait in come]
-    told = [*told[:_PLACES_MOST], *(["..."] if len(told) > _PLACES_MOST else [])]
-    return f"{capital(', '.join(told))}: their other sides have come, and their tags may differ"
+    waiting = [f"rank {wait.rank} waits in {described(wait.call)}" for wait in come]
+    waiting = [*waiting[:_PLACES_MOST], *(["..."] if len(waiting) > _PLACES_MOST else [])]
+    return f"{capital(', '.join(waiting))}: their other sides have come, and their tags may differ"
 
 
 def _no_file(diagnosis: Diagnosis) -> str:
@@ -195,14 +195,14 @@ def _came_after_deaths(diagnosis: Diagnosis) -> list[str]:
         late = late_for(diagnosis.job, rank)
         if late is not None:
             same.setdefault(late[0], {})[rank] = late[1]
-    told = []
+    clauses = []
     for came, after_ns in list(same.items())[:_PLACES_MOST]:
         up_to = "up to " if len(after_ns) > 1 else ""
         dead = numbers(tuple(after_ns))
         waited = human.duration(max(after_ns.values()))
         words = f"{numbers(came)} came there {up_to}{waited} after {dead}"
-        told.append(f"{words}, and that wait may be why {dead} ended")
-    return told
+        clauses.append(f"{words}, and that wait may be why {dead} ended")
+    return clauses
 
 
 def _silence(diagnosis: Diagnosis) -> str:

@@ -163,9 +163,9 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
     ranks = tuple(sorted(int(rank) for rank in ends.index))
     start = rows["arrival_ns"].to_numpy(dtype=np.int64)
     end = start + rows["duration_ns"].to_numpy(dtype=np.int64)
-    known = delivered(rows, start, end)
-    start, exposed = known.start_ns, known.exposed_ns
-    known_end = known.end_ns
+    messages = delivered(rows, start, end)
+    start, exposed = messages.start_ns, messages.exposed_ns
+    known_end = messages.end_ns
     depends = with_held(rows, start, known_end, *dependencies(rows, start, known_end))
     idle = rows["idle_until_ns"].to_numpy(dtype=np.int64)
     rank = rows["rank"].to_numpy(dtype=np.int64)
@@ -177,27 +177,27 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
         here = np.flatnonzero(rank == number)
         about = ends.loc[number]
         finish = int(began[place]) + int(about["duration_ns"])
-        at = np.concatenate([start[here], end[here]])
+        moments = np.concatenate([start[here], end[here]])
         row = np.concatenate([here, here])
         done = np.repeat([False, True], len(here))
         # At one instant: what ends there, then what begins there, then what takes no time at all.
         kind = np.where(done, np.where(end[row] > start[row], 0, 2), 1)
-        order = np.lexsort((row, kind, at))
-        at, row, done = at[order], row[order], done[order]
+        order = np.lexsort((row, kind, moments))
+        moments, row, done = moments[order], row[order], done[order]
         spans = blocked(zip(start[here].tolist(), end[here].tolist(), exposed[here].tolist(), strict=True))
-        times = np.concatenate([[began[place]], at, [max(finish, int(at.max()))]])
-        own = np.maximum(0, np.diff(times - blocked_until(spans, times)))
-        gaps = np.minimum(np.maximum(0, np.diff(idle[row], prepend=idle[row[0]])), own[:-1])
+        times = np.concatenate([[began[place]], moments, [max(finish, int(moments.max()))]])
+        own_ns = np.maximum(0, np.diff(times - blocked_until(spans, times)))
+        gaps = np.minimum(np.maximum(0, np.diff(idle[row], prepend=idle[row[0]])), own_ns[:-1])
         # Lead-ups do not separate idle time before the first and after the last collective.
-        before = int(np.clip(int(about["idle_ns"]) - gaps.sum(), 0, own[-1]))
-        points.append((row, done, own, np.append(gaps, before)))
+        before = int(np.clip(int(about["idle_ns"]) - gaps.sum(), 0, own_ns[-1]))
+        points.append((row, done, own_ns, np.append(gaps, before)))
     # Idle time at the end is waiting for the slowest rank, except for that rank's own idle time.
     least = min(int(gaps[-1]) for *_, gaps in points) if len(context.leadups) else None
     left_out = np.zeros(len(ranks), dtype=np.int64)
     if least is not None:
-        for place, (*_, own, gaps) in enumerate(points):
+        for place, (*_, own_ns, gaps) in enumerate(points):
             left_out[place] = gaps[-1] - least
-            own[-1] -= left_out[place]
+            own_ns[-1] -= left_out[place]
             gaps[-1] = least
     index = rows.index.to_numpy(dtype=np.int64)
     return _joined(step, ranks, began - began.min(), points, index, depends, left_out)
@@ -212,13 +212,13 @@ def _joined(
     depends: Dependencies,
     left_out: Ints,
 ) -> Graph:
-    rank = np.repeat(np.arange(len(ranks)), [len(own) for _, _, own, _ in points])
+    rank = np.repeat(np.arange(len(ranks)), [len(own_ns) for _, _, own_ns, _ in points])
     row = np.concatenate([np.append(rows, -1) for rows, _, _, _ in points])
     done = np.concatenate([np.append(each, False) for _, each, _, _ in points])
     order = in_order(rank, row, done, depends.match, depends.feeds, depends.fed_by, depends.fed)
-    own = np.concatenate([each for _, _, each, _ in points])
+    own_ns = np.concatenate([each for _, _, each, _ in points])
     idle = np.concatenate([each for _, _, _, each in points])
-    points_in_order = (rank[order], row[order], done[order], own[order], idle[order])
+    points_in_order = (rank[order], row[order], done[order], own_ns[order], idle[order])
     by_row = (depends.match, depends.feeds, depends.moved_ns)
     more = (depends.fed_by, depends.fed)
     return Graph(step, ranks, begin, *points_in_order, index, *by_row, left_out, *more)
@@ -242,8 +242,8 @@ def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints
     np.maximum.at(last, code[sends], start[sends])
     fit = (match >= 0) & (end + SLACK_NS >= last[code])
     # If a root, or its waiting, is unknown, no rank is known to wait for another.
-    known = ~is_rooted | rows["wait_ns"].notna().to_numpy(dtype=bool)
-    waits = fit & known & (~is_rooted | receives)
-    feeds = known & np.where(is_rooted, (match >= 0) & ~receives, fit)
+    is_certain = ~is_rooted | rows["wait_ns"].notna().to_numpy(dtype=bool)
+    waits = fit & is_certain & (~is_rooted | receives)
+    feeds = is_certain & np.where(is_rooted, (match >= 0) & ~receives, fit)
     moved = np.maximum(0, end - np.where(waits, np.maximum(start, last[code]), start))
     return np.where(waits, code, -1), np.where(feeds, code, -1), moved

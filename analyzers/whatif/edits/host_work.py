@@ -102,15 +102,15 @@ def host_work(context: Context, recorded: Recorded, gone: Ints, kept: Ints | Non
     )
     host = total * _awake(context, recorded, total)
     in_pass = frame["phase"].isin(("forward", *BACKWARD)).to_numpy(dtype=np.bool_)
-    found = _places(recorded.graphs, is_gone, is_kept, place, call, host, in_pass)
+    places = _places(recorded.graphs, is_gone, is_kept, place, call, host, in_pass)
     least, likely, most = np.zeros(points), np.zeros(points), np.zeros(points)
-    most[found.around] = host[found.around]
-    bound = np.minimum(host[found.alone], found.bounds)
-    likely[found.alone], most[found.alone] = LIKELY_ALONE * bound, np.maximum(most[found.alone], bound)
-    between = host[found.between]
-    likely[found.between] = np.minimum(between, found.rule)
-    least[found.between] = LEAST * likely[found.between]
-    most[found.between] = np.minimum(between, LONGER * found.rule)
+    most[places.around] = host[places.around]
+    bound = np.minimum(host[places.alone], places.bounds)
+    likely[places.alone], most[places.alone] = LIKELY_ALONE * bound, np.maximum(most[places.alone], bound)
+    between = host[places.between]
+    likely[places.between] = np.minimum(between, places.rule)
+    least[places.between] = LEAST * likely[places.between]
+    most[places.between] = np.minimum(between, LONGER * places.rule)
     made = []
     for taken in (least, likely, most):
         share = taken / np.where(total > 0, total, np.inf)
@@ -179,9 +179,9 @@ def _places(
     bound = {each: float(np.quantile(times, SHORTEST)) for each, times in seen.items()}
     bounds = np.array([bound.get(each, 0.0) for each in keys.tolist()])
     rule = _middle(host[between], ruled)
-    known = np.isin(keys, list(bound))
-    around = np.zeros(0, dtype=np.int64) if known.all() else np.union1d(alone[~known], after)
-    return _Places(between, rule, alone[known], bounds[known], around)
+    is_bound = np.isin(keys, list(bound))
+    around = np.zeros(0, dtype=np.int64) if is_bound.all() else np.union1d(alone[~is_bound], after)
+    return _Places(between, rule, alone[is_bound], bounds[is_bound], around)
 
 
 def _middle(times: Floats, key: Ints) -> Floats:
@@ -201,8 +201,8 @@ def _awake(context: Context, recorded: Recorded, host: Floats) -> Floats:
     slept = asleep.where(asleep.isna(), asleep.clip(lower=took["exposed_comm_ns"]))
     awake = (took["duration_ns"] - busy - slept).clip(lower=0).fillna(0.0)
     # Steps that nothing divides hold their operators in what is unattributed.
-    told = took["compute_ns"] + took["exposed_copy_ns"] + took["idle_ns"] > 0
-    awake = awake.where(told, 0.0)
+    was_timed = took["compute_ns"] + took["exposed_copy_ns"] + took["idle_ns"] > 0
+    awake = awake.where(was_timed, 0.0)
     share = np.zeros(len(host))
     first = 0
     for graph in recorded.graphs:

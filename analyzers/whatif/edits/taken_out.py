@@ -85,7 +85,7 @@ def taken_out(context: Context, gone: Gone) -> Edit:
     timed = (context.stalls["kind"] == "recompute").any()
     is_estimated = gone is RECOMPUTE and context.ledger.run.source == "live" and not timed
     # Untimed work may be anything that a module's forward does.
-    own = (*gone.own, Kind.HOST, Kind.GAP) if is_estimated else gone.own
+    own_kinds = (*gone.own, Kind.HOST, Kind.GAP) if is_estimated else gone.own
 
     def apply(draft: Draft, _: float) -> None:
         recorded = draft.recorded
@@ -101,9 +101,9 @@ def taken_out(context: Context, gone: Gone) -> Edit:
             if gone is BATCHES and batches_ready(context, draft):
                 return
             if each := lost_by_step(context, recorded, gone.stall):
-                draft.shorten_each(own, each, phase, gone.stall)
+                draft.shorten_each(own_kinds, each, phase, gone.stall)
             else:
-                draft.shorten(own, _lost_ns(context, gone.stall), phase, gone.stall)
+                draft.shorten(own_kinds, _lost_ns(context, gone.stall), phase, gone.stall)
 
     missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
     return Edit(gone.label, apply, missing=missing, note=_ESTIMATED if is_estimated else None)
@@ -117,12 +117,12 @@ def lost_by_step(context: Context, recorded: Recorded, kind: str) -> dict[tuple[
     """
     rows = context.stalls_in_steps
     rows = rows[rows["kind"] == kind]
-    told = set(told_steps(context))
+    explained = set(told_steps(context))
     # A loop's batches are noted in all steps of a live run, traced or not.
     if kind == "data" and context.ledger.run.source == "live" and rows["before_ns"].notna().any():
-        told.update(context.steps)
+        explained.update(context.steps)
     rows = rows[rows["step"].isin(recorded.steps) & (rows["lost_ns"] > 0)]
-    if not set(recorded.steps) <= told:
+    if not set(recorded.steps) <= explained:
         return {}
     lost = rows.groupby(["step", "rank"])["lost_ns"].sum()
     steps, ranks = (lost.index.get_level_values(name).astype(int).tolist() for name in ("step", "rank"))
@@ -177,13 +177,13 @@ def second_forward_ns(context: Context) -> dict[int, float]:
         return {}
     order = np.lexsort([rows[name].to_numpy(dtype=np.int64) for name in ("start_ns", "rank", "step")])
     rows, again = rows.iloc[order], again[order]
-    own = rows["duration_ns"].to_numpy(dtype=np.float64)
+    own_ns = rows["duration_ns"].to_numpy(dtype=np.float64)
     first = (rows["phase"] == "forward").to_numpy(dtype=bool)
-    lasts = np.where(first, np.fmax(own, _until_next(context, rows, first)), own)
+    lasts = np.where(first, np.fmax(own_ns, _until_next(context, rows, first)), own_ns)
     work = numbered(rows, _WORK)
     likes = pd.Series(lasts[first]).groupby(work[first]).mean().reindex(work[again]).to_numpy(np.float64)
     ranks = rows["rank"].to_numpy(dtype=np.int64)[again]
-    total = pd.Series(np.fmax(own[again], likes)).groupby(ranks).sum()
+    total = pd.Series(np.fmax(own_ns[again], likes)).groupby(ranks).sum()
     return {int(rank): float(value) / max(1, len(context.surveyed)) for rank, value in total.items()}
 
 
@@ -197,10 +197,10 @@ def _until_next(context: Context, rows: pd.DataFrame, first: npt.NDArray[np.bool
     waits = np.zeros(len(rows))
     for (step, rank), theirs in context.in_surveyed.groupby(list(_RUN), sort=False):
         here = np.flatnonzero(((rows["step"] == step) & (rows["rank"] == rank)).to_numpy(dtype=bool))
-        known = keep(theirs, theirs["issue_ns"].notna() & theirs["exposed_ns"].notna())
-        at = np.searchsorted(start[here], known["issue_ns"].to_numpy(dtype=np.float64), side="right") - 1
-        there = at >= 0
-        np.add.at(waits, here[at[there]], known["exposed_ns"].to_numpy(dtype=np.float64)[there])
+        timed = keep(theirs, theirs["issue_ns"].notna() & theirs["exposed_ns"].notna())
+        nearest = np.searchsorted(start[here], timed["issue_ns"].to_numpy(dtype=np.float64), side="right") - 1
+        there = nearest >= 0
+        np.add.at(waits, here[nearest[there]], timed["exposed_ns"].to_numpy(dtype=np.float64)[there])
     taken = context.surveyed_rows
     capture = (taken["capture_ns"].fillna(0) / taken["duration_ns"].replace(0, np.nan)).astype("float64")
     share = capture.fillna(0).groupby(taken["rank"]).mean().clip(0, 1)

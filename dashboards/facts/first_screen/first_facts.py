@@ -123,8 +123,8 @@ def _bar(time: RankTime, mark: str, *, alone: bool, split: bool) -> Bar:
     """Return the bar of a rank or a mean; `alone`: no rank is shown next to the mean."""
     several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
     name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
-    known = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)
-    return Bar(f"{name} {mark}".rstrip(), time.bar_ns, known, split)
+    parts = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)
+    return Bar(f"{name} {mark}".rstrip(), time.bar_ns, parts, split)
 
 
 def run_line(report: Report, width: int | None = None) -> str:
@@ -185,27 +185,27 @@ def figures(finding: Finding, error_ns: float | None = None, saved_with: int | N
     """
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
-    known = {name: f"{name} {human.duration(getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
+    texts = {name: f"{name} {human.duration(getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
     if finding.saving_ns == 0:
-        known["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
-        known["saving"] = known["saving"] if saved_with is None else f"saving: with finding {saved_with}"
+        texts["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
+        texts["saving"] = texts["saving"] if saved_with is None else f"saving: with finding {saved_with}"
     beyond = "" if finding.beyond_floor is None else f" ({_BEYOND[finding.beyond_floor]})"
     if _is_noise(finding, error_ns):
-        known["toll"] = f"{known['toll']} (within noise)"
+        texts["toll"] = f"{texts['toll']} (within noise)"
     return [
-        " · ".join(known[name] for name in names) + (beyond if "floor" in names else "")
+        " · ".join(texts[name] for name in names) + (beyond if "floor" in names else "")
         for names in figure_names(finding, error_ns)
     ]
 
 
 def figure_names(finding: Finding, error_ns: float | None = None) -> list[tuple[str, ...]]:
     """Return which of toll, floor and saving each entry of `figures` shows."""
-    known = _known(finding)
+    names = _known(finding)
     if _is_noise(finding, error_ns) and finding.saving_ns == finding.toll_ns:
         # A saving as large would be read as a second figure, and it is the same noise.
         return [("toll",)] * 3
-    without_floor = tuple(name for name in known if name != "floor")
-    return [known, without_floor, without_floor[-1:]] if known else [()]
+    without_floor = tuple(name for name in names if name != "floor")
+    return [names, without_floor, without_floor[-1:]] if names else [()]
 
 
 def _is_noise(finding: Finding, error_ns: float | None) -> bool:
@@ -217,9 +217,9 @@ def _is_noise(finding: Finding, error_ns: float | None) -> bool:
 def _known(finding: Finding) -> tuple[str, ...]:
     if finding.toll_ns is None:
         return ()
-    known = [name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None]
+    names = [name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None]
     # Nothing has to be sent at all: a floor of 0 looks like a fault.
-    return tuple(name for name in known if name != "floor" or finding.floor_ns)
+    return tuple(name for name in names if name != "floor" or finding.floor_ns)
 
 
 def saved_with(report: Report, number: int) -> int | None:

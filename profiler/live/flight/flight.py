@@ -168,7 +168,7 @@ class Flight:
             group.issued = place = seq - group.skew + 1
         else:
             group.issued = place = group.issued + 1
-        number, at, end = self._next()
+        number, offset, end = self._next()
         step, tally = self._step, kind.tally
         if tally is None:
             # Readers take 0 as unknown.
@@ -178,7 +178,7 @@ class Flight:
                 tally.turn(step)
             tally.nth = nth = tally.nth + 1
             most = tally.most
-        _pack(self._data, at, number, now_ns, 0, place, kind.code, step, nth, most, number)
+        _pack(self._data, offset, number, now_ns, 0, place, kind.code, step, nth, most, number)
         note = number, end, place, group
         if blocks:
             self._current = note
@@ -264,11 +264,15 @@ class Flight:
 
     def _learn(self, pending: PendingCollective) -> Kind:
         message, place = pending.message, pending.place
-        known: Kind | None = place.kind
-        if known is not None and known.says is message and self._slots.get(message.group) is known.group:
+        learned: Kind | None = place.kind
+        if (
+            learned is not None
+            and learned.says is message
+            and self._slots.get(message.group) is learned.group
+        ):
             # Its text had to make room for others, and is as it was.
-            self._kinds.show(known)
-            return known
+            self._kinds.show(learned)
+            return learned
         place.kind = kind = self._kinds.learn(message, place, self._slot(message.group))
         return kind
 
@@ -285,8 +289,8 @@ class Flight:
         index = len(self._slots)
         slot = self._slots[name] = GroupSlot(index, self._bases.get(name) or 0)
         if index < layout.GROUPS:
-            at = layout.GROUPS_AT + index * layout.GROUP_BYTES + layout.GROUP_TEXT_AT
-            self._put(at, group_text(name, ranks, text))
+            offset = layout.GROUPS_AT + index * layout.GROUP_BYTES + layout.GROUP_TEXT_AT
+            self._put(offset, group_text(name, ranks, text))
         return slot
 
     def _put(self, at: int, data: bytes) -> None:
