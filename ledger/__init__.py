@@ -11,7 +11,6 @@ from shardtoll.ledger.lazy import exports
 if TYPE_CHECKING:
     from shardtoll.ledger.disk.run_reader import read_run as read_run
     from shardtoll.ledger.disk.run_writer import RankWriter as RankWriter
-    from shardtoll.ledger.records.device_op import DeviceOp as DeviceOp
     from shardtoll.ledger.records.errors import CheckFailed as CheckFailed
     from shardtoll.ledger.records.errors import FabricError as FabricError
     from shardtoll.ledger.records.errors import Interrupted as Interrupted
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from shardtoll.ledger.records.errors import ShardtollError as ShardtollError
     from shardtoll.ledger.records.errors import TraceError as TraceError
     from shardtoll.ledger.records.errors import UsageError as UsageError
+    from shardtoll.ledger.records.event import DeviceOp as DeviceOp
     from shardtoll.ledger.records.finding import KINDS as KINDS
     from shardtoll.ledger.records.finding import Cause as Cause
     from shardtoll.ledger.records.finding import Confidence as Confidence

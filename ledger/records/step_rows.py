@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardtoll.ledger.records.device_op import DeviceOp
-from shardtoll.ledger.records.event import Event
+from shardtoll.ledger.records.event import DeviceOp, Event
 from shardtoll.ledger.records.record import Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.records.columns import column
-from shardtoll.ledger.records.device_op import DeviceOp
 from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
-from shardtoll.ledger.records.event import Event
+from shardtoll.ledger.records.event import DeviceOp, Event
 from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Run, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from shardtoll.ledger.records.device_op import DeviceOp
+from shardtoll.ledger.records.event import DeviceOp
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces.file.op_shapes import Inputs, inputs_of
