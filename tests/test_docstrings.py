@@ -72,4 +72,4 @@ def test_modules_that_texts_name_exist() -> None:
     assert len(named) > 100
     assert sorted((path, name) for path, name in named if not exists(name)) == []
     assert not exists("ledger.told")
-    assert exists("ledger.records.told.exposure_told")
+    assert exists("ledger.records.levels.exposure_told")

@@ -14,9 +14,8 @@ from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.tally import codes, keep, number, text
 from shardtoll.ledger import Report, Run
 from shardtoll.ledger.answers.overrun import Call
-from shardtoll.ledger.records.levels import alike_steps, watched_steps
+from shardtoll.ledger.records.levels import alike_steps, exposure_doubted, watched_steps
 from shardtoll.ledger.records.record import MOST_RANKS
-from shardtoll.ledger.records.told import exposure_doubted
 from shardtoll.ledger.tables.tables import to_frame
 
 Mask = npt.NDArray[np.bool_]

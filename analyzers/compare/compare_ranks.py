@@ -18,8 +18,7 @@ from shardtoll.analyzers.shared.tally import keep
 from shardtoll.analyzers.two_runs.judges import Judge, Rows
 from shardtoll.ledger import Report
 from shardtoll.ledger.answers.comparison import Change
-from shardtoll.ledger.records.levels import in_steps
-from shardtoll.ledger.records.told import exposure_doubted
+from shardtoll.ledger.records.levels import exposure_doubted, in_steps
 from shardtoll.ledger.tables.tables import to_frame
 
 BESIDE: Final = 2

@@ -28,8 +28,13 @@ from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.shared.memo import Memo, once
 from shardtoll.analyzers.shared.tally import codes, keep
 from shardtoll.ledger import Group, Ledger
-from shardtoll.ledger.records.levels import alike_steps, surveyed_steps, timed_steps
-from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+from shardtoll.ledger.records.levels import (
+    alike_steps,
+    exposure_doubted,
+    exposure_told,
+    surveyed_steps,
+    timed_steps,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +169,7 @@ class Context:
 
     @property
     def told_rows(self) -> pd.DataFrame:
-        """Those of `timed_rows` that tell how long communication was exposed; see `ledger.records.told`."""
+        """Those of `timed_rows` that tell how long communication was exposed; see `ledger.records.levels`."""
         return _told(self)
 
     def telling(self, rows: pd.DataFrame) -> pd.DataFrame:

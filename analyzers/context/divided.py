@@ -26,8 +26,7 @@ import pandas as pd
 from msgspec import Struct
 
 from shardtoll.ledger import Ledger
-from shardtoll.ledger.records.levels import in_steps, watched_steps
-from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+from shardtoll.ledger.records.levels import exposure_doubted, exposure_told, in_steps, watched_steps
 
 Array = npt.NDArray[np.float64]
 

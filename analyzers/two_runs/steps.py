@@ -12,8 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger import Report, UsageError
-from shardtoll.ledger.records.levels import alike_steps, in_steps, surveyed_steps, watched_steps
-from shardtoll.ledger.records.told import exposure_doubted
+from shardtoll.ledger.records.levels import (
+    alike_steps,
+    exposure_doubted,
+    in_steps,
+    surveyed_steps,
+    watched_steps,
+)
 from shardtoll.ledger.tables.tables import to_frame
 
 WARM_UP: Final = 2

@@ -14,8 +14,7 @@ from shardtoll.analyzers.two_runs.pair import TwoRuns
 from shardtoll.analyzers.two_runs.steps import Chosen
 from shardtoll.ledger import Report
 from shardtoll.ledger.answers.verification import Quantity
-from shardtoll.ledger.records.levels import in_steps, surveyed_steps
-from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+from shardtoll.ledger.records.levels import exposure_doubted, exposure_told, in_steps, surveyed_steps
 
 EXPOSED: Final = "exposed_comm_ns"
 UNATTRIBUTED: Final = "unattributed_ns"

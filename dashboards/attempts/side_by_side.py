@@ -13,8 +13,13 @@ from shardtoll.dashboards.facts import summary
 from shardtoll.dashboards.facts.first_screen.first_rows import noise
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report, Step
-from shardtoll.ledger.records.levels import in_steps, surveyed_steps, timed_steps
-from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+from shardtoll.ledger.records.levels import (
+    exposure_doubted,
+    exposure_told,
+    in_steps,
+    surveyed_steps,
+    timed_steps,
+)
 from shardtoll.ledger.records.work import kind_of_work, matmuls, total_flops
 from shardtoll.ledger.tables.tables import to_records
 from shardtoll.ledger.words import human

@@ -11,8 +11,14 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger import Report
 from shardtoll.ledger.records.columns import literal
-from shardtoll.ledger.records.levels import in_steps, means_by_rank, surveyed_steps, watched_steps
-from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+from shardtoll.ledger.records.levels import (
+    exposure_doubted,
+    exposure_told,
+    in_steps,
+    means_by_rank,
+    surveyed_steps,
+    watched_steps,
+)
 
 PARTS: Final = (
     ("compute_ns", "compute"),
