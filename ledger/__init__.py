@@ -60,7 +60,7 @@ else:
         {
             "disk.run_reader": "read_run",
             "disk.run_writer": "RankWriter",
-            "records.device_op": "DeviceOp",
+            "records.event": "DeviceOp",
             "records.errors": "CheckFailed FabricError Interrupted RunFolderError SchemaError "
             "ShardtollError TraceError UsageError",
             "records.finding": "KINDS Cause Confidence Evidence Figure Finding Occurrence Remedy Rows "

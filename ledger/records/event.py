@@ -1,4 +1,4 @@
-"""Records of a rank's timeline from traces: what ran where, and what it had to wait for."""
+"""Records that traces alone give: a rank's timeline with its waits, and sums of equal operators."""
 
 from __future__ import annotations
 

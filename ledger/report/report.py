@@ -186,7 +186,7 @@ class Report:
 
     @property
     def device_ops(self) -> pd.DataFrame:
-        """One row per step, rank, operator and kind of inputs, from traces; see `device_op.DeviceOp`."""
+        """One row per step, rank, operator and kind of inputs, from traces; see `event.DeviceOp`."""
         return to_frame(self.tables["device_ops"])
 
     @property
