@@ -1,6 +1,6 @@
 """Which steps were surveyed, so that everything is known of them, and which were only watched.
 
-Some watched steps know their exposed communication. In the others a 0 is no figure, and more is a lower bound.
+Some watched steps know their exposed communication. In the others a 0 is no figure, more is a lower bound.
 """
 
 from __future__ import annotations
