@@ -19,7 +19,7 @@ from shardtoll.analyzers.whatif.edits.buckets import buckets_of
 from shardtoll.analyzers.whatif.edits.draft import Draft
 from shardtoll.analyzers.whatif.edits.edit import Edit
 from shardtoll.analyzers.whatif.edits.latency_share import latency_share
-from shardtoll.analyzers.whatif.edits.micro_batches import more_micro_batches
+from shardtoll.analyzers.whatif.edits.more_micro_batches import more_micro_batches
 from shardtoll.analyzers.whatif.edits.removal import removal
 from shardtoll.analyzers.whatif.edits.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
 from shardtoll.ledger import UsageError
