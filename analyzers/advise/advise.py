@@ -8,11 +8,11 @@ from math import ceil
 from typing import Final
 
 from shardtoll.analyzers.advise.batches import batch_advice
+from shardtoll.analyzers.advise.decision_path import FAMILIES, NOISE, Family, choose, path
 from shardtoll.analyzers.advise.efficiency import scaling
 from shardtoll.analyzers.advise.failures import failure_advice
 from shardtoll.analyzers.advise.layouts import lighter
 from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
-from shardtoll.analyzers.advise.path import FAMILIES, NOISE, Family, choose, path
 from shardtoll.analyzers.advise.search import Priced, Search
 from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count

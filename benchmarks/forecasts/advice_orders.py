@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from memory_fit import H100_BYTES
 
-from shardtoll.analyzers.advise.path import NOISE
+from shardtoll.analyzers.advise.decision_path import NOISE
 
 Row = dict[str, Any]
 SHARES: Final = {"upper 90": 0.9, "upper 95": 0.95, "upper 100": 1.0, "advise": 1.0}

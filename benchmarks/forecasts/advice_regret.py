@@ -24,7 +24,7 @@ from forecast_fit import FIXED, STAGES, fit, load
 from memory_fit import GIB, hf_rows, plan_of, quantile
 from memory_fit import fit as fit_memory
 
-from shardtoll.analyzers.advise.path import FAMILIES
+from shardtoll.analyzers.advise.decision_path import FAMILIES
 from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.memory.memory_fits import MemoryFit, fit_of
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
