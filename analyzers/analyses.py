@@ -18,7 +18,7 @@ from shardtoll.analyzers.context.divided import COLUMNS as DIVIDED
 from shardtoll.analyzers.context.refuted import note
 from shardtoll.analyzers.findings.needless.one_line import one_line_each
 from shardtoll.analyzers.findings.replicas.overruled import without_repeated
-from shardtoll.analyzers.findings.replicas.remedies import wrapped
+from shardtoll.analyzers.findings.replicas.replica_remedies import wrapped
 from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
 from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
 from shardtoll.analyzers.findings.trust.overlaps import overlaps

@@ -9,7 +9,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import EPS, looks, rows_of, split, suspects
 from shardtoll.analyzers.findings.replicas.data_parallel import data_parallel
-from shardtoll.analyzers.findings.replicas.remedies import drift_remedy
+from shardtoll.analyzers.findings.replicas.replica_remedies import drift_remedy
 from shardtoll.analyzers.findings.replicas.replicas import Replicas
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Where

@@ -15,7 +15,7 @@ from shardtoll.analyzers.findings.replicas import gradients
 from shardtoll.analyzers.findings.replicas.agreement import EPS, Split, looks, split, suspects
 from shardtoll.analyzers.findings.replicas.by_design import design
 from shardtoll.analyzers.findings.replicas.gradients import GROUP_ABOVE, NAMED, RANKS_SHOWN
-from shardtoll.analyzers.findings.replicas.remedies import drift_remedy
+from shardtoll.analyzers.findings.replicas.replica_remedies import drift_remedy
 from shardtoll.analyzers.findings.replicas.replicas import Replicas, replicas
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Where

@@ -25,7 +25,7 @@ from shardtoll.analyzers.findings.replicas.agreement import (
 from shardtoll.analyzers.findings.replicas.by_design import design
 from shardtoll.analyzers.findings.replicas.reduced_later import reduced_later
 from shardtoll.analyzers.findings.replicas.reductions import covered, mesh_groups
-from shardtoll.analyzers.findings.replicas.remedies import gradient_remedy
+from shardtoll.analyzers.findings.replicas.replica_remedies import gradient_remedy
 from shardtoll.analyzers.findings.replicas.replicas import Replicas, replicas
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import kinds

@@ -17,7 +17,7 @@ from shardtoll.analyzers.findings.replicas.gradients import GROUP_ABOVE, NAMED, 
 from shardtoll.analyzers.findings.replicas.local_parameters import exchanged
 from shardtoll.analyzers.findings.replicas.overruled import checked_right
 from shardtoll.analyzers.findings.replicas.reductions import covered
-from shardtoll.analyzers.findings.replicas.remedies import reduce_code
+from shardtoll.analyzers.findings.replicas.replica_remedies import reduce_code
 from shardtoll.analyzers.findings.unsynced.gradient_groups import reducing
 from shardtoll.analyzers.findings.unsynced.unreduced import unreduced
 from shardtoll.analyzers.findings.unsynced.unreduced_finding import finding_of, used_at
