@@ -11,7 +11,7 @@ from shardtoll.analyzers.hang.standing.differing import differences_at
 from shardtoll.analyzers.hang.standing.job import DEFAULT_AFTER_NS, Job
 from shardtoll.analyzers.hang.standing.waiting import Wait
 from shardtoll.analyzers.hang.verdict.hang_finding import finding_of
-from shardtoll.analyzers.hang.verdict.sentence import sentence
+from shardtoll.analyzers.hang.verdict.hang_sentence import sentence
 from shardtoll.ledger.answers.hang import Difference, GroupStand, HangAnswer, RankStand
 from shardtoll.ledger.records.flight import RankFlight
 

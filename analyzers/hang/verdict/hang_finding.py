@@ -7,7 +7,7 @@ from typing import Final
 from shardtoll.analyzers.hang.judging.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.judging.later_steps import came_after, came_late, late_for
 from shardtoll.analyzers.hang.verdict.fewer import fewer_than_others
-from shardtoll.analyzers.hang.verdict.sentence import both_sides, sentence
+from shardtoll.analyzers.hang.verdict.hang_sentence import both_sides, sentence
 from shardtoll.analyzers.hang.verdict.unlisted import source_of, suspects, unlisted
 from shardtoll.analyzers.hang.verdict.wording import (
     described,
