@@ -12,7 +12,7 @@ from typing import Final
 from shardtoll.analyzers.forecast.compute.cards import Card
 from shardtoll.analyzers.forecast.plan.constants import widths
 from shardtoll.analyzers.forecast.plan.other_gpu import compute_factors
-from shardtoll.analyzers.forecast.rescale.recorded import Recorded, recorded_step
+from shardtoll.analyzers.forecast.rescale.recorded_step import Recorded, recorded_step
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, scales_with_world, times_ns
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.answers.forecast import Band, Scaling, ScalingPoint
