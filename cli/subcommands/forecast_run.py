@@ -77,7 +77,7 @@ def scaling(
     from dataclasses import replace
 
     from shardtoll.analyzers.forecast.compute.cards import card_of, card_of_gpu
-    from shardtoll.analyzers.forecast.rescale.scaling import scale_run
+    from shardtoll.analyzers.forecast.rescale.other_sizes import scale_run
     from shardtoll.analyzers.roofline import fabric_names, load_fabric
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.traces import TraceOptions

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shardtoll.analyzers import run
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.rescale.inside import Sent
+from shardtoll.analyzers.forecast.rescale.other_sizes import scale_run
 from shardtoll.analyzers.forecast.rescale.recorded_step import recorded_step
-from shardtoll.analyzers.forecast.rescale.scaling import scale_run
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, times_ns
 from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
 from shardtoll.analyzers.replay.events.engine import simulate
