@@ -15,7 +15,7 @@ from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.dry.dry_graph import DryGraph, build
 from shardtoll.analyzers.forecast.dry.memory import peak_memory
 from shardtoll.analyzers.forecast.dry.operators import Prices
-from shardtoll.analyzers.forecast.dry.shares import Shares, Spans, divide
+from shardtoll.analyzers.forecast.dry.step_shares import Shares, Spans, divide
 from shardtoll.analyzers.forecast.dry.tokens import tokens_of
 from shardtoll.analyzers.forecast.memory.workspaces import workspace_bytes
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
