@@ -107,7 +107,7 @@ def _price(text: str | None) -> float | None:
 
 
 def _machine(request: DryRequest) -> DryMachine:
-    from shardtoll.analyzers.forecast.dry.machine import machine_of
+    from shardtoll.analyzers.forecast.dry.played_machine import machine_of
 
     return machine_of(request.gpu, request.fabric)
 

@@ -10,7 +10,7 @@ from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.tables.ledger import Ledger
 
 MACHINE: Final = EntryPoint[Callable[[str, str | None], DryMachine]](
-    "shardtoll.analyzers.forecast.dry.machine:machine_of"
+    "shardtoll.analyzers.forecast.dry.played_machine:machine_of"
 )
 """GPU and fabric (None: the usual one) -> the machine; UsageError or FabricError for an unknown one."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardtoll.analyzers.advise.search import Search
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
-from shardtoll.analyzers.forecast.dry.machine import machine_of
+from shardtoll.analyzers.forecast.dry.played_machine import machine_of
 from shardtoll.analyzers.forecast.memory.peak import outside_bytes
 from shardtoll.analyzers.forecast.plan import FabricNetwork
 from shardtoll.analyzers.forecast.rows.evaluate import priced_row
