@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.model.cost import Cost as Cost
     from shardtoll.analyzers.roofline.model.cost import collective_cost as collective_cost
     from shardtoll.analyzers.roofline.model.cost import collective_costs as collective_costs
-    from shardtoll.analyzers.roofline.model.measured import calibrated as calibrated
-    from shardtoll.analyzers.roofline.model.measured import measured_cost as measured_cost
-    from shardtoll.analyzers.roofline.model.measured import sizes_note as sizes_note
-    from shardtoll.analyzers.roofline.model.measured import with_links as with_links
+    from shardtoll.analyzers.roofline.model.measured_cost import calibrated as calibrated
+    from shardtoll.analyzers.roofline.model.measured_cost import measured_cost as measured_cost
+    from shardtoll.analyzers.roofline.model.measured_cost import sizes_note as sizes_note
+    from shardtoll.analyzers.roofline.model.measured_cost import with_links as with_links
     from shardtoll.analyzers.roofline.model.place import Placement as Placement
     from shardtoll.analyzers.roofline.model.place import hosts_note as hosts_note
     from shardtoll.analyzers.roofline.model.place import one_node as one_node

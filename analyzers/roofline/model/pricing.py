@@ -17,7 +17,7 @@ from shardtoll.analyzers.roofline.model.correction import NONE, Correction, fit_
 from shardtoll.analyzers.roofline.model.direct import PAIRED
 from shardtoll.analyzers.roofline.model.library import Library, load_library
 from shardtoll.analyzers.roofline.model.light import light_ns_per_byte
-from shardtoll.analyzers.roofline.model.measured import curves_of, measured_cost
+from shardtoll.analyzers.roofline.model.measured_cost import curves_of, measured_cost
 from shardtoll.analyzers.roofline.model.model import Choice, Model
 from shardtoll.analyzers.roofline.model.place import Placement
 from shardtoll.analyzers.roofline.model.ring import CHAINED
