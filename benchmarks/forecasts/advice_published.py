@@ -21,7 +21,7 @@ from typing import Any
 
 from shardtoll.analyzers.advise.search import Search
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
-from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
+from shardtoll.analyzers.forecast.rows.measured_step import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.advice import Candidate, Question

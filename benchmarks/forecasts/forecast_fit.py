@@ -30,7 +30,7 @@ import numpy as np
 from shardtoll.analyzers.forecast.plan.constants import START, Constants
 from shardtoll.analyzers.forecast.plan.price import band_scope, price_parts, slope_width
 from shardtoll.analyzers.forecast.plan.traits import TRAITS, traits_of
-from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
+from shardtoll.analyzers.forecast.rows.measured_step import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row
 
 CONSTANTS: Final = Path(__file__).resolve().parents[2] / "analyzers/forecast/data/forecast_constants.json"

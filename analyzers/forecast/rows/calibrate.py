@@ -10,7 +10,7 @@ from typing import Final
 from shardtoll.analyzers.forecast.plan.constants import widths
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.plan.traits import traits_of
-from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
+from shardtoll.analyzers.forecast.rows.measured_step import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, read_row
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.forecast import Band, PlanPrice

@@ -12,7 +12,7 @@ from shardtoll.analyzers.forecast.memory.peak import plan_memory
 from shardtoll.analyzers.forecast.memory.recipes import recipe_of
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
-from shardtoll.analyzers.forecast.rows.measured import measured_memory_gib, measured_step_ns
+from shardtoll.analyzers.forecast.rows.measured_step import measured_memory_gib, measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, number, read_row
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.forecast import Band, PlanPrice, PricedRow

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, calibrated
-from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
+from shardtoll.analyzers.forecast.rows.measured_step import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.forecast import PricedRow, Scores, WeakScaling
