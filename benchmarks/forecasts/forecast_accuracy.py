@@ -25,7 +25,7 @@ from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
 from shardtoll.analyzers.forecast.rows.measured_step import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, number, read_row
-from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
+from shardtoll.analyzers.forecast.rows.row_scores import scores_of, weak_scaling
 from shardtoll.ledger.answers.forecast import PricedRow
 
 HEADINGS: Final = {

@@ -10,7 +10,7 @@ from shardtoll.analyzers.forecast.rows.calibrate import anchors_of
 from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.models import model_of
 from shardtoll.analyzers.forecast.rows.parse import Abstain, read_row
-from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
+from shardtoll.analyzers.forecast.rows.row_scores import scores_of, weak_scaling
 from tests.shared_inputs import shared
 
 ROW = {
