@@ -29,8 +29,8 @@ from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.memory.memory_fits import MemoryFit, fit_of
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
 from shardtoll.analyzers.forecast.plan.price import price_parts
-from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.parse import read_row
+from shardtoll.analyzers.forecast.rows.row_prices import priced_row
 
 Row = dict[str, Any]
 Fits = tuple[Mapping[str, Constants], Mapping[str, MemoryFit]]

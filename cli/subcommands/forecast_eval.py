@@ -84,7 +84,7 @@ def evaluate(
 
     from shardtoll.analyzers.forecast.rows.calibrate import anchors_of
     from shardtoll.analyzers.forecast.rows.columns import unknown_columns
-    from shardtoll.analyzers.forecast.rows.evaluate import priced_row
+    from shardtoll.analyzers.forecast.rows.row_prices import priced_row
     from shardtoll.analyzers.forecast.rows.row_scores import scores_of, weak_scaling
     from shardtoll.ledger.answers.forecast import RowsForecast
 

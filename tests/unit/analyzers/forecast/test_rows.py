@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from shardtoll.analyzers.forecast.rows.calibrate import anchors_of
-from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.models import model_of
 from shardtoll.analyzers.forecast.rows.parse import Abstain, read_row
+from shardtoll.analyzers.forecast.rows.row_prices import priced_row
 from shardtoll.analyzers.forecast.rows.row_scores import scores_of, weak_scaling
 from tests.shared_inputs import shared
 

@@ -7,8 +7,8 @@ from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.analyzers.forecast.dry.played_machine import machine_of
 from shardtoll.analyzers.forecast.memory.peak import outside_bytes
 from shardtoll.analyzers.forecast.plan import FabricNetwork
-from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.parse import read_row
+from shardtoll.analyzers.forecast.rows.row_prices import priced_row
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger.answers.advice import Question
 from shardtoll.ledger.answers.dry_step import DryMemory
