@@ -101,7 +101,7 @@ def _check(
     """Check each job, print and write the overruns, and return whether all is within the budget."""
     import os
 
-    from shardtoll.analyzers.budget.judge import judge
+    from shardtoll.analyzers.budget.against_budget import judge
     from shardtoll.cli.inputs.inputs import load_reports, sort_inputs
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
     from shardtoll.ledger import UsageError

@@ -2,5 +2,5 @@
 
 It may import `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`, `ledger.report`,
 `ledger.tables`, `ledger.words`.
-Start reading in `judge`.
+Start reading in `against_budget`.
 """

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.budget.against_budget import BROKEN, known_modules
 from shardtoll.analyzers.budget.budget_rows import Floats, Mask, Rows, host_waits, is_fake, rows_of
 from shardtoll.analyzers.budget.implicit import implicit, whole
-from shardtoll.analyzers.budget.judge import BROKEN, known_modules
 from shardtoll.ledger import KINDS, Report, UsageError
 from shardtoll.ledger.answers.budget import LONGEST_NAME, Budget, Limits, Section, matches
 from shardtoll.ledger.records.layers import layer_pattern

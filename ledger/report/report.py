@@ -436,7 +436,7 @@ MLFLOW: Final = EntryPoint[Track]("shardtoll.dashboards.exports.to_mlflow:log")
 TENSORBOARD: Final = EntryPoint[Callable[[Report, Any, int], None]](
     "shardtoll.dashboards.exports.to_tensorboard:log"
 )
-JUDGE: Final = EntryPoint[Judge]("shardtoll.analyzers.budget.judge:judge")
+JUDGE: Final = EntryPoint[Judge]("shardtoll.analyzers.budget.against_budget:judge")
 WHAT_IF: Final = EntryPoint[WhatIfs]("shardtoll.analyzers.whatif.answer:what_if")
 BUDGET_LINES: Final = EntryPoint[Callable[["BudgetCheck"], list[str]]](
     "shardtoll.dashboards.check.words:lines"

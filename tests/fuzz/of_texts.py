@@ -27,7 +27,7 @@ def _damaged(corpus: Sequence[bytes], chance: random.Random) -> bytes:
 
 def budgets() -> Attack:
     """Budgets; one of ten is held against a report."""
-    from shardtoll.analyzers.budget.judge import judge
+    from shardtoll.analyzers.budget.against_budget import judge
     from shardtoll.dashboards.check.check_shown import markdown
     from shardtoll.ledger.answers.budget import read_budget
     from tests import sample_reports

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers.budget.judge import judge
+from shardtoll.analyzers.budget.against_budget import judge
 from shardtoll.analyzers.budget.of_run import draft
 from shardtoll.dashboards.check.words import name as name_of
 from shardtoll.ledger import Collective, Count, Finding, Group, Notice, Report, UsageError, Where
