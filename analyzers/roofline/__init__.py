@@ -56,7 +56,7 @@ else:
             "machines.quantity": "Quantity",
             "machines.write": "gpu_to_toml to_toml",
             "model.cost": "Cost collective_cost collective_costs",
-            "model.measured": "calibrated measured_cost sizes_note with_links",
+            "model.measured_cost": "calibrated measured_cost sizes_note with_links",
             "model.place": "Placement hosts_note one_node place ranks_per_host",
         },
     )
