@@ -124,7 +124,7 @@ def _bar(time: RankTime, mark: str, *, alone: bool, split: bool) -> Bar:
     several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
     name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
     known = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)
-    return Bar(f"{name} {mark}".rstrip(), time.bar_ns, known, split)
+    return Bar(f"{name} {mark}".rstrip(), time.total_ns, known, split)
 
 
 def run_line(report: Report, width: int | None = None) -> str:

@@ -88,7 +88,7 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
         surveyed = summary.surveyed_count(report)
         said = [_SURVEYED, _WATCHED] if surveyed else [_WATCHED]
     if UNATTRIBUTED in drawn:
-        left_out = any(time.bar_ns != time.total_ns for time in step_times.rank_times(report))
+        left_out = any(time.left_out_ns for time in step_times.rank_times(report))
         said.append(_NO_RECORD if left_out else _UNATTRIBUTED)
     if IDLE in drawn and report.run.device == "cpu":
         said.append(_IDLE_ON_CPU)
