@@ -33,6 +33,7 @@ from shardtoll.analyzers.shared.tally import text
 from shardtoll.ledger import Cause, Evidence, Finding, Where
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 GROUP_ABOVE: Final = 20
 """Parameters that differ in the same way before they become one finding instead of one each."""
@@ -202,7 +203,7 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
     doubt = worst.unless is not None
     subject = f"gradient of {names[0]} {'may be' if doubt else 'is'} wrong"
     if len(names) > 1:
-        shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        shown = shortened(names, NAMED)
         subject = f"gradients of {len(names)} parameters ({shown}) {'may be' if doubt else 'are'} wrong"
     unless = f"; right if {worst.unless}" if doubt else ""
     short = (worst.unless or "").partition(":")[0]
