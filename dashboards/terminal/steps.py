@@ -38,7 +38,9 @@ def steps(report: Report, width: int) -> RenderableType:
     head.append(f", {summary.mean_of(report)}", style="not bold")
     if "late" in marks.values():
         late = "rank" if len(marks) == 1 else "ranks"
-        head.append(f"; the others wait for the late {late}", style="not bold")
+        head.append(
+            f"; {human.others(len(times) - len(marks), 'wait')} for the late {late}", style="not bold"
+        )
     if rest is not None:
         slow = f"; the {len(shown)} slowest of {len(times)} ranks"
         head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")

@@ -31,6 +31,7 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import kinds
 from shardtoll.analyzers.shared.tally import text
 from shardtoll.ledger import Cause, Evidence, Finding, Where
+from shardtoll.ledger.words.human import others
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
 from shardtoll.ledger.words.names import shortened
@@ -244,7 +245,8 @@ def _why(difference: Apart, everywhere: Sequence[int]) -> str:
     hidden = sets.basis == "placements"
     match how.case:
         case "absent":
-            return f"{odd} of {among} had none, the others have one: nothing there reached it in backward"
+            rest = others(len(sets.ranks) - len(how.odd), "have")
+            return f"{odd} of {among} had none, {rest} one: nothing there reached it in backward"
         case "zero":
             return f"it is zero on {odd}, not on the other replicas of {among}{_apart(how)}"
         case "not-finite":

@@ -278,7 +278,8 @@ def _late_place(finding: Finding, report: Report) -> str:
     named = dict(zip(run.ranks_seen, run.rank_hosts, strict=False)) if len(run.hosts) > 1 else {}
     host = f" on {named[rank]}" if named.get(rank) else ""
     phase = f"{finding.where.phase}, " if finding.where.phase else ""
-    return f"{phase}rank {rank}{host}: others wait"
+    waiting = "others wait" if run.world_size > 2 else "the other waits"
+    return f"{phase}rank {rank}{host}: {waiting}"
 
 
 def remedy(finding: Finding, room: int = CLAUSE) -> str:
