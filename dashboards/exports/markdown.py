@@ -86,7 +86,7 @@ def _row(row: Row) -> list[str]:
         f"{finding.severity} **{plain(finding.kind)}**",
         plain(row.place or finding.where.label(), 80 if row.place is None else 160),
         human.duration(finding.toll_ns),
-        human.duration(finding.saving_ns),
+        human.duration(finding.remedy_saves_ns),
         plain(finding.title, 200) + (f"; {plain(more, 160)}" if more else ""),
     ]
 
@@ -122,7 +122,7 @@ def _details(number: int, finding: Finding) -> list[str]:
         ("ranks", human.runs(finding.ranks)),
         ("toll per step", human.duration(finding.toll_ns)),
         ("floor", human.duration(finding.floor_ns)),
-        ("saving", human.duration(finding.saving_ns)),
+        ("saving", human.duration(finding.remedy_saves_ns)),
         ("confidence", finding.confidence),
         *(
             (plain(evidence.label, 80), plain(human.quantity(evidence.value, evidence.unit), 300))

@@ -93,6 +93,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
                 device=context.ledger.run.device,
             ),
             counterfactual="the same step with this rank arriving with the second-to-last one",
+            measures=late_remedies.measures(cause.part),
         ),
         confidence="possible"
         if hedge or bound or chance or shared

@@ -186,7 +186,7 @@ def figures(finding: Finding, error_ns: float | None = None, saved_with: int | N
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
     known = {name: f"{name} {human.duration(getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
-    if finding.saving_ns == 0:
+    if finding.remedy_saves_ns == 0:
         known["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
         known["saving"] = known["saving"] if saved_with is None else f"saving: with finding {saved_with}"
     beyond = "" if finding.beyond_floor is None else f" ({_BEYOND[finding.beyond_floor]})"
@@ -217,7 +217,8 @@ def _is_noise(finding: Finding, error_ns: float | None) -> bool:
 def _known(finding: Finding) -> tuple[str, ...]:
     if finding.toll_ns is None:
         return ()
-    known = [name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None]
+    values = {"toll": finding.toll_ns, "floor": finding.floor_ns, "saving": finding.remedy_saves_ns}
+    known = [name for name, value in values.items() if value is not None]
     # Nothing has to be sent at all: a floor of 0 looks like a fault.
     return tuple(name for name in known if name != "floor" or finding.floor_ns)
 

@@ -68,7 +68,7 @@ def legend(
         meanings = dict(zip(_FIGURES, words, strict=True))
         if "toll" in names and exceed(report, findings):
             meanings["toll"] += f"; {_APART}"
-        if any(finding.saving_ns and finding.replayed is None for finding in findings):
+        if any(finding.remedy_saves_ns and finding.replayed is None for finding in findings):
             meanings["saving"] = _AT_MOST[meanings["saving"]]
         line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
         line += then if line else ""
