@@ -34,7 +34,7 @@ def figures(runs: TwoRuns) -> tuple[Quantity, ...]:
     """Return each figure of a mean step of the slowest rank; FLOPs are of all ranks.
 
     The parts add up to that rank's step. The steps are those whose times are compared, if the report divides
-    them, as it does on its first screen: the first ones, which set things up, are left out. Else they are the
+    them, as it does on its first screen. The first ones, which set things up, are left out. Else they are the
     surveyed ones. If no step was surveyed, they are the timed ones, without the parts that only a survey
     tells. Names say which steps they are. Without surveyed steps, exposed communication is of the steps that
     know it, on the rank with the most. It is a lower bound if that of a collective is unknown. Collectives

@@ -67,7 +67,7 @@ def _counts(report: Report) -> str:
 def _rows(report: Report) -> list[tuple[int, list[str]]]:
     """Return how many findings each row of the table is of, and its cells, in the order of the bill.
 
-    Errors that share a row on the first screen share it here too. What costs time has a row of its own.
+    Errors that share a row on the first screen share it here too. Each finding with a toll has its own row.
     """
     made = []
     for row in rows(report.findings):

@@ -152,7 +152,7 @@ class Verification:
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
     also: tuple[Judged, ...] = ()
-    """Other warnings of the run before, for which no saving was promised: listed, not judged."""
+    """Other warnings of the run before without a promised saving: listed, not judged."""
 
     @property
     def passed(self) -> bool:

@@ -120,8 +120,8 @@ def test_an_accelerator_that_stands_still_in_agreement_is_not_called_idle():
     told = answer(*(on_gpu(rank, BEFORE, call(2, source=A, step=1)) for rank in range(2)))
     assert not told.hang
     assert told.verdict == (
-        f"No rank is behind another, and none has issued a collective for 60.0 s (ranks 0 and 1 at {C}): "
-        "work on the device is not done, or the ranks are elsewhere in their programs. "
+        f"No rank is behind another. None has issued a collective for 60.0 s (ranks 0 and 1 at {C}). "
+        "Work on the device is not done, or the ranks are elsewhere in their programs. "
         "NCCL's flight recorder knows which."
     )
 
