@@ -61,8 +61,13 @@ def command(
         ),
     ] = False,
     finding: Annotated[
-        int | None,
-        typer.Option("--finding", metavar="N", help="Print finding N whole: evidence, remedy and code."),
+        list[str] | None,
+        typer.Option(
+            "--finding",
+            metavar="N|KIND",
+            help="Print a finding whole: evidence, remedy and code. By its number on the bill or its kind; "
+            "several with commas, as 1,3-5, or given several times.",
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Print every finding whole, and every section.")
@@ -93,7 +98,7 @@ def command(
       shardtoll report traces/rank0.json.gz --no-cache
       shardtoll report nsys/rank0.sqlite
       shardtoll report traces --hta
-      shardtoll report runs/a --finding 1
+      shardtoll report runs/a --finding 1,3
       shardtoll report runs/a --show steps,late
       shardtoll report runs/a --all
       shardtoll report runs/a
@@ -156,7 +161,7 @@ def _report(
             show(report, shown, more if len(inputs) == 1 else (), hta=hta)
         for write, target in writers:
             tell_written(write(report, target), as_json=as_json)
-    if shown.finding is not None or (shown.first_screen and len(inputs) == 1):
+    if shown.finding or (shown.first_screen and len(inputs) == 1):
         # The first screen says it itself, and who reads one finding has read it there.
         return
     if unused is not None:

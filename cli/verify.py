@@ -25,9 +25,9 @@ def command(
         typer.Option(
             "--finding",
             metavar="N|KIND",
-            help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind; may "
-            "be given several times. Without it: errors, and warnings of bytes, counts and work. "
-            "Warnings of times and infos are judged only if named.",
+            help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind. "
+            "Several with commas, or given several times. Without it all that promised a saving are "
+            "judged; infos and warnings of times, as late ranks, fail only if named.",
         ),
     ] = None,
     fabric: Annotated[
@@ -57,10 +57,9 @@ def command(
 
     Findings are matched by kind and place, so lines may have moved. Gradients are compared whole, so the
     runs may be sharded differently; both runs need them on record: audit(model, checks=("gradients",)).
-    Leaves with 0 where every judged finding is gone, or there is nothing to judge, and no gradient became
-    wrong, with 1 where one is still
-    there or cannot be told, gradients differ though no finding says they were wrong, or the run after has a
-    new error about its results; with 2 where the input is unusable.
+    Exits with 0 if every finding that must be gone is gone, and no gradient became wrong. Exits with 1 if one
+    is still there or unknown, if gradients differ though no finding says they were wrong, or if the run after
+    has a new error about its results. Exits with 2 if the input is unusable.
 
     \b
     Examples:

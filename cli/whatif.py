@@ -24,7 +24,12 @@ def command(
     ],
     fix: Annotated[
         list[str] | None,
-        typer.Option("--fix", metavar="N,N", help="Findings that are fixed, by their numbers on the bill."),
+        typer.Option(
+            "--fix",
+            metavar="N|KIND",
+            help="Findings that are fixed, by their numbers on the bill or their kinds; several with commas, "
+            "as 1,3, or given several times.",
+        ),
     ] = None,
     first: Annotated[
         int | None,
@@ -96,6 +101,7 @@ def command(
     from shardtoll.cli.inputs.traces import TraceOptions
     from shardtoll.cli.inputs.waiting import waiting
     from shardtoll.ledger import UsageError
+    from shardtoll.ledger.report.asked import asked
 
     check_targets(output or [], ANSWERS["whatif"])
     changes: dict[str, Any] = {
@@ -111,26 +117,17 @@ def command(
         "async_copies": async_copies,
         "no_recompute": no_recompute,
     }
-    fixes = [number for words in fix or () for number in _numbers(words)]
-    if not fixes and first is None and not any(changes.values()):
+    if not fix and first is None and not any(changes.values()):
         raise UsageError(
             "whatif is given nothing to change",
             "give --fix 1, or another change; see shardtoll whatif --help",
         )
     report = one_report(path, None, TraceOptions(jobs=jobs, cache=not no_cache))
+    fixes = asked(fix or (), report.findings)
     with waiting("replaying the steps with the changes"):
         answer = report.whatif(*fixes, first=first, name=path, **changes)
     show_answer("whatif", answer, as_json=as_json, width=width)
     write_answer("whatif", answer, output or [], as_json=as_json)
-
-
-def _numbers(words: str) -> list[int]:
-    from shardtoll.ledger import UsageError
-
-    parts = [part.strip() for part in words.split(",") if part.strip()]
-    if not parts or not all(re.fullmatch(r"\d{1,9}", part) for part in parts):
-        raise UsageError(f"--fix {words} is no list of numbers", "give numbers on the bill, as --fix 1,3")
-    return [int(part) for part in parts]
 
 
 def _gpu(words: str) -> float | str:

@@ -37,15 +37,25 @@ def with_headline(comparison: Comparison) -> Comparison:
             comparison,
             headline=f"too few steps to tell times from noise ({counts}, {LEAST_STEPS} are needed); {same}",
         )
-    step = comparison.step
+    # The step of a run, as its report has it, is that of the slowest rank.
+    step = _slowest(comparison) or comparison.step
     text = (
         f"no change beyond noise: a step takes {some_time(step.before)} before, {some_time(step.after)} after"
+        + (" on the slowest rank" if _of_several(comparison) else "")
     )
     if step.least is not None and step.before:
         share = 100 * step.least / step.before
         text += f"; a change of {duration(step.least)} ({share:.3g} %) would have been seen"
-    slowest = next((each for each in comparison.totals if each.name == SLOWEST), step)
-    return replace(comparison, headline=text + machine_words(comparison) + _led(comparison, slowest))
+    return replace(comparison, headline=text + machine_words(comparison) + _led(comparison, step))
+
+
+def _slowest(comparison: Comparison) -> Change | None:
+    return next((each for each in comparison.totals if each.name == SLOWEST), None)
+
+
+def _of_several(comparison: Comparison) -> bool:
+    """Whether a mean over ranks is another figure than the step of the slowest one."""
+    return max(comparison.before.ranks_seen, comparison.after.ranks_seen) > 1
 
 
 def machine_words(comparison: Comparison) -> str:
@@ -96,7 +106,7 @@ def finding_words(finding: FindingChange) -> str:
 
 def _changed(comparison: Comparison) -> str:
     step = comparison.step
-    slowest = next((each for each in comparison.totals if each.name == SLOWEST), None)
+    slowest = _slowest(comparison)
     change = slowest if slowest is not None and slowest.changed and not step.changed else step
     lead = leading(comparison, change.difference) if change.changed else None
     causes = [cause.text for cause in comparison.causes[:NAMED]]
@@ -110,14 +120,17 @@ def _changed(comparison: Comparison) -> str:
     named += f"; and {more} more" if more > 0 else ""
     alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED] if rank is not first)
     if not step.changed:
-        if step.low is None or step.high is None:
-            time = "its step's time is within noise"
-        else:
-            time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
-        if slowest is not None and slowest.changed:
+        moved = slowest is not None and slowest.changed
+        time = "the mean of the ranks is within noise" if moved else "its step's time is within noise"
+        if step.low is not None and step.high is not None:
+            time += f" ({signed(step.low)} to {signed(step.high)})"
+        if slowest is not None and moved:
             return f"the slowest rank's step takes {_by(slowest)}, but {time}{named and ': '}{named}{alone}"
         return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"
     text = f"a step takes {_by(step)}"
+    if slowest is not None and _of_several(comparison):
+        was, now = (some_time(each) for each in (slowest.before, slowest.after))
+        text += f", mean of the ranks; on the slowest rank {was} before, {now} after"
     assert step.difference is not None, "a change is known"
     if comparison.unexplained_ns is None or not comparison.causes:
         if leads:

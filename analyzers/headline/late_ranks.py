@@ -29,8 +29,7 @@ from shardtoll.analyzers.headline.said import LATE, Said
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.one_cause import own_reason
-from shardtoll.ledger.words.human import duration, plural
-from shardtoll.ledger.words.human import plural as times
+from shardtoll.ledger.words.human import duration, others, plural
 
 MOST_OF_WAIT: Final = 0.8
 """Part of the waiting from which what a late rank does longer is all of it."""
@@ -52,7 +51,7 @@ def late_ranks(context: Context, brief: str, more: tuple[str, ...], findings: Se
         more = (*more, f"; {_both(shared)}")
     slow = origins(context)
     if slow:
-        also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
+        also = f", and {plural(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
         who = origin_cause.clause(slow[0])
         why = origin_cause.why(context, slow[0], figures=False)
         longer = slow[0].before_ns - slow[0].without_ns
@@ -80,7 +79,7 @@ def late_ranks(context: Context, brief: str, more: tuple[str, ...], findings: Se
         head = f"Rank {culprit} is late (perhaps by chance), not the network"
     wait = f"{duration(least)} to {duration(most)}" if least else f"up to {duration(most)}"
     wait = duration(most) if least >= most * 0.8 else wait
-    base = f"{head}: the others wait {wait} per step for it"
+    base = f"{head}: {others(context.ledger.run.world_size - 1, 'wait')} {wait} per step for it"
     # An order says why the rank is late, if there is room for one.
     taken = len(base) + len(brief) + 5
     unsaid = own is None and not any(taken + len(order) <= WIDTH for order in orders(findings, place))
@@ -108,7 +107,7 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
     late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
     once = late_to(rows)
     return (
-        f"{len(late_to(late))} of {times(len(once), 'collective')}",
+        f"{len(late_to(late))} of {plural(len(once), 'collective')}",
         *waiting(context, late, rank),
     )
 
@@ -126,7 +125,9 @@ def warned(context: Context, findings: Sequence[Finding]) -> tuple[int, str] | N
             return bill.rank, origin_cause.clause(bill.origin)
         if blamed == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
-            words = f"others wait for it in {often}, up to {duration(most)} per step"
+            count = context.ledger.run.world_size - 1
+            who = "others wait" if count > 1 else others(count, "wait")
+            words = f"{who} for it in {often}, up to {duration(most)} per step"
             return bill.rank, words
     return None
 

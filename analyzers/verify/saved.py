@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from shardtoll.analyzers.compare.compare import compare, slowest_change
@@ -10,6 +10,7 @@ from shardtoll.analyzers.compare.compare_words import machine_words
 from shardtoll.analyzers.two_runs.pair import LEAST_INTERVAL, TwoRuns
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, Chosen
 from shardtoll.ledger import Report
+from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.verification import Judged, Kept, Saving
 from shardtoll.ledger.report.scores import KindScore, Score, ScoredFinding
 from shardtoll.ledger.words.human import duration
@@ -35,10 +36,12 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
     change = runs.slowest_change() if comparison is None else slowest_change(comparison)
     # Findings overlap, and some were measured in other steps: no more than the whole step can be saved.
     step = _whole(change.before)
-    predicted, low_end, high_end = (_capped(_predicted(judged, end), step) for end in ENDS)
-    besides = _predicted(rest, "saving_high_ns")
-    if besides is not None and step is not None:
-        besides = max(0, min(besides, step - (high_end or 0)))
+    twice = runs.reports[0].overlaps
+    predicted, low_end, high_end = (_capped(_predicted(judged, end, twice), step) for end in ENDS)
+    besides = _predicted(rest, "saving_high_ns", twice)
+    if besides is not None:
+        every = _capped(_predicted((*judged, *rest), "saving_high_ns", twice), step)
+        besides = max(0, (every or 0) - (high_end or 0))
     # A saving is before less after.
     measured, low, high = (
         None if end is None else -end for end in (change.difference, change.high, change.low)
@@ -74,6 +77,8 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
         timed=runs.timed_words(),
         predicted_low_ns=low_end if replayed else None,
         predicted_high_ns=high_end if replayed else None,
+        left_out_before=runs.chosen[0].left_out,
+        left_out_after=runs.chosen[1].left_out,
         besides_ns=besides,
     )
 
@@ -91,10 +96,13 @@ def _capped(predicted: int | None, step: int | None) -> int | None:
     return predicted if predicted is None or step is None else min(predicted, step)
 
 
-def _predicted(judged: Iterable[Judged], end: str = "saving_ns") -> int | None:
+def _predicted(judged: Iterable[Judged], end: str, twice: Sequence[Overlap]) -> int | None:
     """Return the predicted saving of all findings that are gone or smaller, or an end of its band; None if
-    nothing was claimed for them. An upper bound's band goes down to 0."""
-    parts = []
+    nothing was claimed for them. An upper bound's band goes down to 0.
+
+    `twice`: the bill's sets of findings that save the same time, which count as the bill counts them.
+    """
+    parts: dict[int, int] = {}
     for each in judged:
         if each.finding.saving_ns is None or not _counts(each):
             continue
@@ -104,8 +112,26 @@ def _predicted(judged: Iterable[Judged], end: str = "saving_ns") -> int | None:
         if each.after is not None:
             was, now = each.finding.toll_ns, each.after.toll_ns
             claimed = min(claimed, max(0, was - now)) if was is not None and now is not None else claimed
-        parts.append(claimed)
-    return sum(parts) if parts else None
+        parts[each.number] = claimed
+    return sum(parts.values()) - _counted_twice(parts, twice) if parts else None
+
+
+def _counted_twice(parts: Mapping[int, int], twice: Sequence[Overlap]) -> int:
+    """Return how much of the parts, by finding number, their sum counts twice at least.
+
+    Sets may have members in common: of such, only the one that holds most counts.
+    """
+    excess = [
+        (sum(parts.get(number, 0) for number in overlap.findings) - overlap.most_ns, overlap.findings)
+        for overlap in twice
+    ]
+    seen: set[int] = set()
+    total = 0
+    for too_much, numbers in sorted(excess, key=lambda each: (-each[0], each[1])):
+        if too_much > 0 and seen.isdisjoint(numbers):
+            total += too_much
+            seen.update(numbers)
+    return total
 
 
 def _kept(

@@ -30,23 +30,41 @@ WHOLE: Final = "step, own work"
 
 
 def figures(runs: TwoRuns) -> tuple[Quantity, ...]:
-    """Return each figure of a mean surveyed step of the slowest rank; FLOPs are of all ranks.
+    """Return each figure of a mean step of the slowest rank; FLOPs are of all ranks.
 
-    The parts add up to that rank's step. The steps are those that are compared, so the first ones, which set
-    things up, are left out. If no step was surveyed, they are the timed ones, without the parts that only a
-    survey tells. Names say which steps they are. Without surveyed steps, exposed communication is of the
-    steps that know it, on the rank with the most. It is a lower bound if that of a collective is unknown.
-    Collectives and bytes are those that `compare` counts: of the timed steps, a mean over the ranks.
+    The parts add up to that rank's step. The steps are those whose times are compared, if the report divides
+    them, as it does on its first screen. The first ones, which set things up, are left out. Else they are the
+    surveyed ones. If no step was surveyed, they are the timed ones, without the parts that only a survey
+    tells. Names say which steps they are. Without surveyed steps, exposed communication is of the steps that
+    know it, on the rank with the most. It is a lower bound if that of a collective is unknown. Collectives
+    and bytes are those that `compare` counts: of the timed steps, a mean over the ranks.
     """
-    figures_of = runs.each(_of)
-    kinds = ["surveyed steps" if surveyed_steps(r.tables["steps"]) else "all steps" for r in runs.reports]
+    divided = all(runs.each(_is_divided))
+    parts = runs.each(lambda report, chosen: _of(report, chosen, divided=divided))
+    told = _named(parts, [runs.timed_words()] * 2 if divided else _kinds(runs))
+    work = runs.each(lambda report, chosen: [_flops(report, chosen)])
+    return (*told, *_named(work, _kinds(runs)), *_issued(runs))
+
+
+def _kinds(runs: TwoRuns) -> list[str]:
+    return [
+        "surveyed steps" if surveyed_steps(each.tables["steps"]) else "all steps" for each in runs.reports
+    ]
+
+
+def _named(figures_of: tuple[list[_Figure], list[_Figure]], kinds: list[str]) -> tuple[Quantity, ...]:
     of = kinds[0] if kinds[0] == kinds[1] else f"{kinds[0]} before, {kinds[1]} after"
-    told = tuple(
+    return tuple(
         Quantity(f"{name} ({of})", unit, was, now, (was_least, now_least))
         for (name, unit, was, was_least), (_, _, now, now_least) in zip(*figures_of, strict=True)
         if was is not None or now is not None
     )
-    return (*told, *_issued(runs))
+
+
+def _is_divided(report: Report, chosen: Chosen) -> bool:
+    """Whether all timed steps are watched ones that are divided like surveyed ones."""
+    rows = in_steps(report.tables["steps"], chosen.timed)
+    return rows.num_rows > 0 and not rows.column("parts_error_ns").null_count
 
 
 def _issued(runs: TwoRuns) -> tuple[Quantity, ...]:
@@ -65,25 +83,33 @@ _Figure: TypeAlias = tuple[str, str | None, float | None, bool]
 """Name, unit, value, and whether that is a lower bound."""
 
 
-def _of(report: Report, chosen: Chosen) -> list[_Figure]:
+def _surveyed(report: Report, chosen: Chosen) -> tuple[int, ...]:
     # A run whose only surveyed steps are its first has no others to tell of operators.
-    surveyed = chosen.surveyed or surveyed_steps(report.tables["steps"])
+    return chosen.surveyed or tuple(surveyed_steps(report.tables["steps"]))
+
+
+def _of(report: Report, chosen: Chosen, *, divided: bool) -> list[_Figure]:
+    surveyed = () if divided else _surveyed(report, chosen)
     numbers = surveyed or chosen.timed
     rows = report.steps
     rows = rows[rows["step"].isin(numbers)]
     # With it the parts have a whole of their own: a surveyed step is longer than a watched one.
-    divided = _divided(rows) if surveyed else {}
-    figures_of_run: list[_Figure] = [(WHOLE, "ns", divided.get(WHOLE), False)]
+    known = _divided(rows) if surveyed or divided else {}
+    figures_of_run: list[_Figure] = [(WHOLE, "ns", known.get(WHOLE), False)]
     for column, name in PARTS.items():
-        if column == EXPOSED and not surveyed:
+        if column == EXPOSED and not known:
             figures_of_run.append((name, "ns", *_exposed(report, rows, numbers)))
         else:
-            figures_of_run.append((name, "ns", divided.get(name), False))
+            figures_of_run.append((name, "ns", known.get(name), False))
+    return figures_of_run
+
+
+def _flops(report: Report, chosen: Chosen) -> _Figure:
+    surveyed = _surveyed(report, chosen)
     work = report.computes[["step", "flops"]]
     work = work[work["step"].isin(surveyed)]
     done = float(work["flops"].to_numpy(dtype=np.float64).sum()) / len(surveyed) if surveyed else None
-    figures_of_run.append(("FLOPs, all ranks", "FLOP", done, False))
-    return figures_of_run
+    return "FLOPs, all ranks", "FLOP", done, False
 
 
 def _exposed(report: Report, rows: pd.DataFrame, numbers: tuple[int, ...]) -> tuple[float | None, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from shardtoll.analyzers.two_runs.comparable import warnings
@@ -13,8 +14,9 @@ from shardtoll.analyzers.verify.gradient_equality import compare
 from shardtoll.analyzers.verify.looked_at import unseen
 from shardtoll.analyzers.verify.saved import saving
 from shardtoll.analyzers.verify.step_figures import figures
-from shardtoll.ledger import Finding, Report, UsageError
+from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.answers.verification import Judged, Quantity, Verdict, Verification
+from shardtoll.ledger.report.asked import asked
 from shardtoll.ledger.report.scores import pair_of
 from shardtoll.ledger.words.human import duration, size
 from shardtoll.ledger.words.human import work as flops
@@ -45,17 +47,20 @@ MOST_LEFT: Final = 1 / 6
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
     """Compare two runs, called `names`.
 
-    `wanted`: numbers on the bill of the run before, or kinds. None given means its errors, and the warnings
-    that a fix removes on any machine. Its other warnings are of times, which vary from run to run (late
-    ranks, exposed communication): they are shown, not judged. Findings about the record itself are never
-    judged unless wanted. Raises UsageError if the run before has no such finding.
+    `wanted`: findings of the run before, as `asked` takes them. None given means all that promised a saving,
+    its errors, and the warnings that a fix removes on any machine. Infos and warnings of times (late ranks,
+    exposed communication) decide nothing then: times vary from run to run. Findings about the record itself
+    are never judged unless wanted. Raises UsageError if the run before has no such finding.
     """
     runs = TwoRuns.of(before, after)
     bills = both_bills(before, after)
     chosen = _chosen([was for was, _ in bills if was is not None], wanted, names[0])
     noise_ns = _noise_ns(runs)
     all_judged = [
-        _judged(*was, None if now is None else now[1], before, after, noise_ns)
+        replace(
+            _judged(*was, None if now is None else now[1], before, after, noise_ns),
+            decides=bool(wanted) or _decides(was[1]),
+        )
         for was, now in bills
         if was is not None
     ]
@@ -80,19 +85,16 @@ def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequen
 
 def _chosen(bill: Sequence[tuple[int, Finding]], wanted: Sequence[str], name: str) -> set[int]:
     if not wanted:
-        return {number for number, finding in bill if _judged_unasked(finding)}
-    chosen: set[int] = set()
-    for word in wanted:
-        numbers = {number for number, finding in bill if word in (str(number), finding.kind)}
-        if not numbers:
-            kinds = ", ".join(dict.fromkeys(finding.kind for _, finding in bill))
-            there = f"give 1 to {len(bill)}, or one of {kinds}" if bill else "its bill is empty"
-            raise UsageError(f"{name} has no finding {word!r}", there)
-        chosen |= numbers
-    return chosen
+        return {number for number, finding in bill if _decides(finding) or _promises(finding)}
+    return set(asked(wanted, [finding for _, finding in bill], name))
 
 
-def _judged_unasked(finding: Finding) -> bool:
+def _promises(finding: Finding) -> bool:
+    return finding.family != "trust" and bool(finding.saving_ns)
+
+
+def _decides(finding: Finding) -> bool:
+    """Return whether it must be gone though nobody named it: no machine's noise makes it come or go."""
     if finding.family == "trust" or finding.severity == "info":
         return False
     return finding.severity == "error" or finding.family in FAMILIES or finding.kind in (*COUNTED, *MOVED)

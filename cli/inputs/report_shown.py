@@ -1,4 +1,4 @@
-"""The output of `report` for one report: its first screen, one finding, some sections, or everything."""
+"""The output of `report` for one report: its first screen, some findings, some sections, or everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Shown(Struct, frozen=True):
     """A user's choice; the default is the first screen."""
 
-    finding: int | None = None
+    finding: tuple[str, ...] = ()
     everything: bool = False
     sections: tuple[str, ...] = ()
     width: int | None = None
@@ -25,17 +25,17 @@ class Shown(Struct, frozen=True):
     @property
     def first_screen(self) -> bool:
         """Whether the first screen is printed."""
-        return self.finding is None and not self.everything and not self.sections
+        return not self.finding and not self.everything and not self.sections
 
 
-def shown_of(finding: int | None, everything: bool, show: str | None, width: int | None) -> Shown:
+def shown_of(finding: list[str] | None, everything: bool, show: str | None, width: int | None) -> Shown:
     """Return what the options ask for.
 
     Raises UsageError for options that contradict each other and for a section that there is none of.
     """
     given = [
         name
-        for name, there in (("--finding", finding), ("--all", everything or None), ("--show", show))
+        for name, there in (("--finding", finding or None), ("--all", everything or None), ("--show", show))
         if there is not None
     ]
     if len(given) > 1:
@@ -47,7 +47,7 @@ def shown_of(finding: int | None, everything: bool, show: str | None, width: int
         for name in sections:
             if name not in SECTIONS:
                 raise UsageError(f"--show has no section {name!r}", f"give some of {', '.join(SECTIONS)}")
-    return Shown(finding, everything, sections, width)
+    return Shown(tuple(finding or ()), everything, sections, width)
 
 
 def show(report: Report, shown: Shown, more: Sequence[More], *, hta: bool = False) -> None:
@@ -61,13 +61,14 @@ def show(report: Report, shown: Shown, more: Sequence[More], *, hta: bool = Fals
     from shardtoll.dashboards.terminal.screen import Screen
 
     console = Screen(shown.width)
-    if shown.finding is not None:
+    if shown.finding:
         from shardtoll.dashboards.terminal.one_finding import one_finding
+        from shardtoll.ledger.report.asked import asked
 
-        if not 1 <= shown.finding <= len(report.findings):
-            there = f"give 1 to {len(report.findings)}" if report.findings else "the bill is empty"
-            raise UsageError(f"there is no finding {shown.finding}", there)
-        console.print(one_finding(report, shown.finding))
+        for place, number in enumerate(asked(shown.finding, report.findings)):
+            if place:
+                console.print()
+            console.print(one_finding(report, number))
         return
     from shardtoll.dashboards.terminal.terminal import Sections
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -15,8 +17,8 @@ def renderable(check: BudgetCheck, _width: int = 0) -> RenderableType:
     """Return it for a terminal of any width."""
     subject = f"{clip(check.run, 200)} against {clip(check.budget, 200)}"
     parts: list[RenderableType] = [head("check", subject, words.headline(check), passed=check.passed)]
-    for overrun in check.overruns[: words.MOST_LINES]:
-        parts += _overrun(overrun, excused=check.excused(overrun))
+    for overrun, lines in words.shown_parts(check):
+        parts += _overrun(overrun, lines, excused=check.excused(overrun))
     if len(check.overruns) > words.MOST_LINES:
         parts.append(Text(f"\nand {len(check.overruns) - words.MOST_LINES:,} more: --json has all"))
     if check.warnings:
@@ -24,7 +26,7 @@ def renderable(check: BudgetCheck, _width: int = 0) -> RenderableType:
     return Group(*parts)
 
 
-def _overrun(overrun: Overrun, *, excused: bool) -> list[RenderableType]:
+def _overrun(overrun: Overrun, lines: Sequence[str], *, excused: bool) -> list[RenderableType]:
     title = Text("\n")
     title.append(
         answer(overrun.answer), style="yellow" if excused or overrun.answer != "over" else "bold red"
@@ -32,7 +34,7 @@ def _overrun(overrun: Overrun, *, excused: bool) -> list[RenderableType]:
     title.append(f"  {words.name(overrun)}", style="bold")
     body = Text(words.why(overrun), overflow="fold")
     body.append(f"\n{words.place(overrun)}", style="dim")
-    for line in words.parts(overrun):
+    for line in lines:
         body.append(f"\n{line}")
     return [title, *indented([body], expand=False)]
 
@@ -45,17 +47,16 @@ def markdown(check: BudgetCheck) -> str:
         f"{_cell(check.run)} against {_cell(check.budget)}. {_cell(words.headline(check))}.",
         "",
     ]
-    shown = check.overruns[: words.MOST_LINES]
+    shown = words.shown_parts(check)
     if shown:
         lines += ["| answer | limit | why | where |", "| --- | --- | --- | --- |"]
-        for overrun in shown:
+        for overrun, _ in shown:
             row = (answer(overrun.answer), words.name(overrun), words.why(overrun), words.place(overrun))
             lines.append("| " + " | ".join(map(_cell, row)) + " |")
         if len(check.overruns) > len(shown):
             lines.append(f"\nand {len(check.overruns) - len(shown):,} more")
         lines.append("")
-    for overrun in shown:
-        parts = words.parts(overrun)
+    for overrun, parts in shown:
         if parts:
             lines += [f"{_cell(words.name(overrun))}:", "", *(f"- {_cell(part)}" for part in parts), ""]
     lines += [f"- warning: {_cell(warning)}" for warning in check.warnings]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger.answers.overrun import BudgetCheck, Call, Overrun
 from shardtoll.ledger.report.report import BUDGET_LINES
 from shardtoll.ledger.words import human
+from shardtoll.ledger.words.names import shortened
 
 _LONGEST: Final = 300
 _NAME: Final = 120
@@ -60,7 +63,7 @@ def place(overrun: Overrun) -> str:
 def call(each: Call) -> str:
     """Return collectives of one cause in a line."""
     parts = [
-        f"{each.count:,} {clip(each.op, _NAME)}",
+        human.plural(each.count, clip(each.op, _NAME)),
         f"{human.size(each.wire_bytes)} sent",
         f"on {'mesh dim' if each.mesh_dim else 'group'} {clip(each.mesh_dim or each.group, _NAME)}",
         each.phase,
@@ -80,26 +83,65 @@ def call(each: Call) -> str:
     return " · ".join(parts)
 
 
+def shown_parts(check: BudgetCheck) -> list[tuple[Overrun, list[str]]]:
+    """Return the overruns that are shown, with the parts of their figures.
+
+    Several limits may count the same collectives: these are listed at the first one, and others name it.
+    """
+    made: list[tuple[Overrun, list[str]]] = []
+    listed: dict[tuple[frozenset[Call], int], str] = {}
+    for overrun in check.overruns[:MOST_LINES]:
+        calls = frozenset(overrun.calls), overrun.calls_left_out
+        lines = parts(overrun)
+        if len(lines) > 1 and calls in listed:
+            lines = [f"the same collectives as for {listed[calls]}"]
+        elif lines:
+            listed.setdefault(calls, name(overrun))
+        made.append((overrun, lines))
+    return made
+
+
 def parts(overrun: Overrun) -> list[str]:
     """Return the parts of the figure, one line per cause; empty if the overrun's own words say it all."""
     if overrun.limit_name == "no_implicit" and overrun.answer == "over":
         # Its words name the cause; calls of several parameters or layers add which.
-        lines = [call(each) for each in overrun.calls] if len(overrun.calls) > 1 else []
+        lines = [call(each) for each in _joined(overrun.calls)] if len(overrun.calls) > 1 else []
     else:
-        lines = [call(each) for each in overrun.calls]
+        lines = [call(each) for each in _joined(overrun.calls)]
     if overrun.calls_left_out:
         lines.append(f"and {human.plural(overrun.calls_left_out, 'cause')} more")
     return lines
+
+
+def _joined(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls with those as one that differ in module and parameter only, all of known names."""
+    alike: dict[Call, list[Call]] = {}
+    for each in calls:
+        cause = replace(each, count=0, wire_bytes=0, exposed_ns=None, module=None, parameter=None)
+        alike.setdefault(cause if each.module or each.parameter else each, []).append(each)
+    return [_one(of) for of in alike.values()]
+
+
+def _one(calls: Sequence[Call]) -> Call:
+    sizes = [each.wire_bytes for each in calls]
+    return replace(
+        calls[0],
+        count=sum(each.count for each in calls),
+        wire_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+        module=shortened(each.module for each in calls if each.module is not None) or calls[0].module,
+        parameter=shortened(each.parameter for each in calls if each.parameter) or None,
+        exposed_ns=calls[0].exposed_ns if len(calls) == 1 else None,
+    )
 
 
 @BUDGET_LINES.entry
 def lines(check: BudgetCheck) -> list[str]:
     """Return the whole in plain lines, as a test that fails shows it."""
     said = [headline(check)]
-    for overrun in check.overruns[:MOST_LINES]:
+    for overrun, of_it in shown_parts(check):
         said.append(f"  {answer(overrun.answer)}: {name(overrun)}: {why(overrun)}")
         said.append(f"      {place(overrun)}")
-        said += [f"      {line}" for line in parts(overrun)]
+        said += [f"      {line}" for line in of_it]
     if len(check.overruns) > MOST_LINES:
         said.append(f"  and {len(check.overruns) - MOST_LINES:,} more")
     return [*said, *(f"  warning: {clip(words, 2 * _LONGEST)}" for words in check.warnings)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct
@@ -14,6 +15,7 @@ from shardtoll.ledger.words import human
 SHOWN: Final = 12
 """Unchanged modules and collectives that are listed, the heaviest; all are in the JSON."""
 FINDINGS_SHOWN: Final = 12
+MEAN_STEP: Final = "step, mean of the ranks"
 _TEXT: Final = 300
 _NAME: Final = 160
 
@@ -60,11 +62,14 @@ def _signed(value: float, unit: str | None) -> str:
 
 
 def times(comparison: Comparison) -> list[Row]:
-    """Return the step, its parts, the totals, and the ranks that changed by themselves."""
-    return [
-        change(figure)
-        for figure in (comparison.step, *comparison.parts, *comparison.totals, *comparison.ranks)
-    ]
+    """Return the step, its parts, the totals, and the ranks that changed by themselves.
+
+    The totals begin with the step of the slowest rank, which is a report's step.
+    """
+    step = comparison.step
+    if max(comparison.before.ranks_seen, comparison.after.ranks_seen) > 1:
+        step = replace(step, name=MEAN_STEP)
+    return [change(figure) for figure in (step, *comparison.parts, *comparison.totals, *comparison.ranks)]
 
 
 def causes(comparison: Comparison) -> list[Row]:

@@ -7,6 +7,8 @@ from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.first_screen import together
+from shardtoll.dashboards.facts.first_screen.first_facts import more_like
+from shardtoll.dashboards.facts.first_screen.first_rows import Row, rows
 from shardtoll.dashboards.words.escaped import code, in_html, plain, table
 from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.ledger import Finding, Report
@@ -27,16 +29,17 @@ def write(report: Report, path: Path) -> list[Path]:
 def markdown(report: Report) -> str:
     """Return the summary: never longer than a comment may be, and it says what it leaves out."""
     findings = list(enumerate(report.findings, start=1))
+    listed = _rows(report)
     lines = [f"## shardtoll: {_counts(report)}", "", plain(report.verdict, 1000), ""]
     if line := summary.second_line(report):
         lines += [plain(line, 1000), ""]
     if findings:
-        shown = [_row(number, finding) for number, finding in findings[:SHOWN]]
+        shown = [cells for _, cells in listed[:SHOWN]]
         lines += table(("#", "finding", "where", "toll per step", "saving", "what"), shown)
         lines.append("")
     lines += [part for sentence in together.on_the_bill(report) for part in (plain(sentence, 1000), "")]
-    if len(findings) > SHOWN:
-        lines += [f"{human.plural(len(findings) - SHOWN, 'more finding')} not in this table.", ""]
+    if left := sum(count for count, _ in listed[SHOWN:]):
+        lines += [f"{human.plural(left, 'more finding')} not in this table.", ""]
     lines += [*_anatomy(report), ""]
     end = [f"<sub>{_run(report)}</sub>", ""]
     budget = MOST - len("\n".join([*lines, *end])) - 200
@@ -61,14 +64,30 @@ def _counts(report: Report) -> str:
     return ", ".join(human.plural(count, word) for word, count in counts.items() if count)
 
 
-def _row(number: int, finding: Finding) -> list[str]:
+def _rows(report: Report) -> list[tuple[int, list[str]]]:
+    """Return how many findings each row of the table is of, and its cells, in the order of the bill.
+
+    Errors that share a row on the first screen share it here too. Each finding with a toll has its own row.
+    """
+    made = []
+    for row in rows(report.findings):
+        if row.finding.toll_ns is None and not row.more:
+            made.append((row.numbers, _row(row)))
+        else:
+            every = zip(row.numbers, (row.finding, *row.more), strict=True)
+            made += [((number,), _row(Row(finding, (number,)))) for number, finding in every]
+    return [(len(numbers), cells) for numbers, cells in sorted(made, key=lambda each: each[0])]
+
+
+def _row(row: Row) -> list[str]:
+    finding, more = row.finding, more_like(row)
     return [
-        str(number),
+        human.runs(row.numbers),
         f"{finding.severity} **{plain(finding.kind)}**",
-        plain(finding.where.label(), 80),
+        plain(row.place or finding.where.label(), 80 if row.place is None else 160),
         human.duration(finding.toll_ns),
-        human.duration(finding.saving_ns),
-        plain(finding.title, 200),
+        human.duration(finding.remedy_saves_ns),
+        plain(finding.title, 200) + (f"; {plain(more, 160)}" if more else ""),
     ]
 
 
@@ -103,7 +122,7 @@ def _details(number: int, finding: Finding) -> list[str]:
         ("ranks", human.runs(finding.ranks)),
         ("toll per step", human.duration(finding.toll_ns)),
         ("floor", human.duration(finding.floor_ns)),
-        ("saving", human.duration(finding.saving_ns)),
+        ("saving", human.duration(finding.remedy_saves_ns)),
         ("confidence", finding.confidence),
         *(
             (plain(evidence.label, 80), plain(human.quantity(evidence.value, evidence.unit), 300))

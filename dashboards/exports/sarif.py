@@ -176,7 +176,9 @@ def _message(finding: Finding) -> str:
     words = [f"{clip(finding.title, 500).rstrip('.')}."]
     if finding.toll_ns is not None:
         saving = (
-            "" if finding.saving_ns is None else f", of which {replayed_words.saving(finding)} can be saved"
+            ""
+            if finding.remedy_saves_ns is None
+            else f", of which {replayed_words.saving(finding)} can be saved"
         )
         words.append(f"It costs {human.duration(finding.toll_ns)} per step{saving}.")
     if finding.remedy is not None:

@@ -61,6 +61,12 @@ def saving(finding: Finding) -> str:
     return band(finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
 
 
+def saves(finding: Finding) -> str:
+    """Return who saves it: the remedy, or if that only measures, a fix of what it shows."""
+    measures = finding.remedy is not None and finding.remedy.measures
+    return "a fix of what it shows saves" if measures else "saves"
+
+
 def part_rows(answer: WhatIf) -> list[Row]:
     """Return name, before, after and change of each part of the step, below the rank whose they are."""
     before, after = answer.before, answer.after

@@ -44,8 +44,11 @@ class RankTime:
     ranks: tuple[int, ...]
     steps: int
     total_ns: float
+    """The step as every view shows it, and as the verdict counts it: a watched one without capture's own
+    work, a surveyed one with it."""
     parts_ns: tuple[float | None, ...]
-    """In the order of `PARTS`; None if only watched steps are on record, which do not show it."""
+    """In the order of `PARTS`, which add up to `total_ns`; None if only watched steps are on record, which do
+    not show it."""
     waiting_ns: float | None
     """The part of exposed communication spent waiting for late ranks; None if unknown."""
     moving_ns: float | None
@@ -53,12 +56,9 @@ class RankTime:
     unsplit_ns: float | None
     """The part that is neither known to be waiting nor to be moving; None if unknown, as in older reports."""
     capture_ns: float
-    """The part of unattributed time that was capture's own work."""
-    bar_ns: float
-    """The step as bars and their shares show it, as the verdict counts it: a watched one without capture's
-    own work."""
-    bar_rest_ns: float | None
-    """The unattributed part of that."""
+    """The part of unattributed time that was capture's own work: 0 of a watched step, which leaves it out."""
+    left_out_ns: float
+    """Capture's own work in a watched step, which is in no other figure; 0 of a surveyed one."""
     watched_ns: float | None = None
     """The mean watched step, capture left out; None if none was watched."""
     watched_comm_ns: float | None = None
@@ -75,6 +75,11 @@ class RankTime:
     def divided(self) -> bool:
         """Whether the parts are those of watched steps."""
         return self.error_ns is not None
+
+    @property
+    def recorded_whole(self) -> bool:
+        """Whether the parts are those of surveyed steps, whose recording is part of them."""
+        return self.surveyed_ns is not None and not self.divided
 
     @property
     def step_ns(self) -> float:
@@ -99,6 +104,11 @@ def rank_times(report: Report) -> list[RankTime]:
         split = divided.get(rank)
         row = split or whole or telling or watched[rank]
         left_out_ns = 0.0 if row is whole else row["capture_ns_mean"]
+        row |= {
+            "duration_ns_mean": row["duration_ns_mean"] - left_out_ns,
+            "unattributed_ns_mean": max(0.0, row["unattributed_ns_mean"] - left_out_ns),
+            "capture_ns_mean": row["capture_ns_mean"] - left_out_ns,
+        }
         named = (
             [name for name, _ in PARTS] if split or whole else WATCHED_PARTS if telling else WATCHED_PARTS[1:]
         )
@@ -112,8 +122,7 @@ def rank_times(report: Report) -> list[RankTime]:
                 moving_ns=row["exposed_move_ns_mean"] if whole or telling else None,
                 unsplit_ns=row["exposed_unsplit_ns_mean"] if whole or telling else None,
                 capture_ns=row["capture_ns_mean"],
-                bar_ns=row["duration_ns_mean"] - left_out_ns,
-                bar_rest_ns=max(0.0, row["unattributed_ns_mean"] - left_out_ns),
+                left_out_ns=left_out_ns,
                 watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
                 watched_comm_ns=None if telling is None else telling["exposed_comm_ns_mean"],
                 comm_at_least=rank in doubted,
@@ -142,11 +151,8 @@ def slowest(times: Sequence[RankTime]) -> RankTime | None:
 
 
 def longest(times: Sequence[RankTime]) -> RankTime | None:
-    """Return the rank whose bar is longest. `slowest` goes by watched steps, if there are any.
-
-    Bars leave capture's own work out of watched steps: it may be another amount on each rank.
-    """
-    return max(times, key=lambda time: time.bar_ns, default=None)
+    """Return the rank whose shown step is longest. `slowest` goes by watched steps, if there are any."""
+    return max(times, key=lambda time: time.total_ns, default=None)
 
 
 def marks(times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
@@ -188,8 +194,7 @@ def fold(
         moving_ns=_mean([time.moving_ns for time in rest]),
         unsplit_ns=_mean([time.unsplit_ns for time in rest]),
         capture_ns=sum(time.capture_ns for time in rest) / len(rest),
-        bar_ns=sum(time.bar_ns for time in rest) / len(rest),
-        bar_rest_ns=_mean([time.bar_rest_ns for time in rest]),
+        left_out_ns=sum(time.left_out_ns for time in rest) / len(rest),
         watched_ns=_mean([time.watched_ns for time in rest]),
         watched_comm_ns=_mean([time.watched_comm_ns for time in rest]),
         comm_at_least=any(time.comm_at_least for time in rest),

@@ -145,7 +145,9 @@ def recording(report: Report) -> str | None:
         return None
     took, cost = human.duration(sums["duration_ns"]), human.duration(sums["capture_ns"])
     if all(time.divided for time in rank_times(report)):
-        return f"A surveyed step takes {took}, of which {cost} is the recording; no time here includes it."
+        watched = max(time.left_out_ns for time in rank_times(report))
+        more = f", and a watched one {human.duration(watched)}" if watched else ""
+        return f"Recording costs a surveyed step {cost} of its {took}{more}; no time here includes it."
     return f"Times include the recording: at least {cost} of the {took} step (capture)."
 
 

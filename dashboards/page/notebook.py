@@ -48,6 +48,6 @@ def _row(number: int, finding: Finding) -> list[str]:
         human.size(finding.bytes),
         human.duration(finding.toll_ns),
         human.duration(finding.floor_ns),
-        human.duration(finding.saving_ns),
+        human.duration(finding.remedy_saves_ns),
         remedy,
     ]

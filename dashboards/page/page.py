@@ -20,6 +20,7 @@ from shardtoll.dashboards.page.views.views import VIEWS, View
 from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Report
+from shardtoll.ledger.words import human
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,18 @@ opens that finding.</p>
 </main>
 <p id="told" class="unseen" aria-live="polite"></p>"""
     figures = {part.view.name: part.figure for part in sections}
-    return framed(f"shardtoll: {escape(clip(report.verdict, 300))}", body, figures)
+    return framed(escape(tab_title(report)), body, figures)
+
+
+def tab_title(report: Report) -> str:
+    """Return what tells this run's tab from others: its worst findings, the first one's kind, its size."""
+    run = report.run
+    ranks = human.plural(run.world_size, "rank")
+    if not report.findings:
+        return f"shardtoll: nothing found · {ranks}"
+    worst = report.findings[0]
+    count = sum(finding.severity == worst.severity for finding in report.findings)
+    return f"shardtoll: {human.plural(count, worst.severity)} ({worst.kind}) · {ranks}"
 
 
 def _sections(report: Report) -> list[_Section]:

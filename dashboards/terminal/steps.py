@@ -38,7 +38,9 @@ def steps(report: Report, width: int) -> RenderableType:
     head.append(f", {summary.mean_of(report)}", style="not bold")
     if "late" in marks.values():
         late = "rank" if len(marks) == 1 else "ranks"
-        head.append(f"; the others wait for the late {late}", style="not bold")
+        head.append(
+            f"; {human.others(len(times) - len(marks), 'wait')} for the late {late}", style="not bold"
+        )
     if rest is not None:
         slow = f"; the {len(shown)} slowest of {len(times)} ranks"
         head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")
@@ -61,14 +63,16 @@ def _table(rows: Sequence[RankTime], marks: Marks) -> Table:
     table.add_column("", no_wrap=True)
     for name, words in PARTS:
         table.add_column(_HEADS.get(name, words), justify="right", no_wrap=True)
-    table.add_column("of which\ncapture", justify="right", no_wrap=True, style="dim")
+    whole = any(time.recorded_whole for time in rows)
+    if whole:
+        table.add_column("of which\ncapture", justify="right", no_wrap=True, style="dim")
     table.add_column("total", justify="right", no_wrap=True, style="bold")
     mixed = step_times.mixed(rows)
     if mixed:
         table.add_column("watched:\nexp. comm", justify="right", no_wrap=True)
         table.add_column("\nstep", justify="right", no_wrap=True, style="bold")
     for time in rows:
-        values = [*time.parts_ns, time.capture_ns, time.total_ns]
+        values = [*time.parts_ns, *([time.capture_ns] if whole else []), time.total_ns]
         if mixed:
             values += [time.watched_comm_ns, time.watched_ns]
         table.add_row(_name(time, marks), *map(human.duration, values))
@@ -83,7 +87,9 @@ def _stacked(rows: Sequence[RankTime], marks: Marks) -> Group:
         line.append(human.duration(time.total_ns), style="bold")
         named = zip(PARTS, time.parts_ns, strict=True)
         sums = " + ".join(f"{words} {unbroken(human.duration(part))}" for (_, words), part in named)
-        line.append(f"\n= {sums} (of which capture {unbroken(human.duration(time.capture_ns))})")
+        line.append(f"\n= {sums}")
+        if time.recorded_whole:
+            line.append(f" (of which capture {unbroken(human.duration(time.capture_ns))})")
         if step_times.mixed(rows):
             took, comm = (human.duration(value) for value in (time.watched_ns, time.watched_comm_ns))
             line.append(f"\nwatched steps: {unbroken(took)}, exposed comm {unbroken(comm)} of it")

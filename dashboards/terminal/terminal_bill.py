@@ -68,7 +68,9 @@ def _remedy(finding: Finding) -> Text:
         text.append(f"\neffort: {finding.remedy.effort}")
     if finding.saving_ns is not None and finding.remedy.counterfactual:
         against = clip(finding.remedy.counterfactual, _PLACE)
-        text.append(f"\nsaves {replayed_words.saving(finding)} against: ", style="dim")
+        text.append(
+            f"\n{replayed_words.saves(finding)} {replayed_words.saving(finding)} against: ", style="dim"
+        )
         text.append_text(coded(against, style="dim"))
     return text
 
@@ -113,7 +115,7 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
         "bytes": (finding.bytes, human.size),
         "toll": (finding.toll_ns, human.duration),
         "floor": (finding.floor_ns, human.duration),
-        "saving": (finding.saving_ns, _saved),
+        "saving": (finding.remedy_saves_ns, _saved),
     }
     return [("count", human.number(finding.count))] + [
         (name, _NONE if value is None and not applies(finding, name) else shown(value))

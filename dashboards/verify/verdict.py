@@ -8,12 +8,13 @@ from typing import Final
 from shardtoll.dashboards.facts import replayed_words
 from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger import Finding
-from shardtoll.ledger.answers.verification import Gradients, Judged, Quantity, Verification
+from shardtoll.ledger.answers.verification import Gradients, Judged, Quantity, Saving, Verification
 from shardtoll.ledger.words import human
 
 NEW_SHOWN: Final = 8
 DIFFERENCES_SHOWN: Final = 5
-ALSO: Final = "also on the bill before, not judged (times vary from run to run; name one with --finding)"
+OPEN: Final = "not gone, and nothing fails for it (times vary from run to run; name one with --finding)"
+ALSO: Final = "also on the bill before, without a saving to judge (name one with --finding)"
 _TITLE: Final = 400
 _PLACE: Final = 200
 _LEAST_PERCENT: Final = 0.1
@@ -66,6 +67,23 @@ def differences(gradients: Gradients) -> list[str]:
     return lines
 
 
+def timed_steps(saving: Saving) -> str:
+    """Return how many steps were timed, and which were not, that a report's own figures hold."""
+    out = [
+        f"{_numbers(left)} {word}"
+        for word, left in (("before", saving.left_out_before), ("after", saving.left_out_after))
+        if left
+    ]
+    warm_up = f"; without {' and '.join(out)}, to warm up" if out else ""
+    if len(out) == 2 and saving.left_out_before == saving.left_out_after:
+        warm_up = f"; without {_numbers(saving.left_out_before)} of both, to warm up"
+    return f"{saving.steps_before} steps before, {saving.steps_after} after{warm_up}"
+
+
+def _numbers(steps: tuple[int, ...]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {human.runs(steps)}"
+
+
 def figures(verification: Verification) -> list[tuple[str, str, str, str]]:
     """Return name, before, after and change of the step's time and of each figure.
 
@@ -96,15 +114,29 @@ def _rounded(value: float | None, unit: str | None) -> float | None:
     return round(value, 2) if unit is None else round(value)
 
 
+def shown_whole(verification: Verification) -> list[Judged]:
+    """Return the judged findings that decide, or that something became of."""
+    return [judged for judged in verification.findings if not judged.is_open]
+
+
+def still_open(verification: Verification) -> list[str]:
+    """Return a line for each judged finding that decides nothing and is still there, the first few."""
+    return _in_a_line([judged for judged in verification.findings if judged.is_open])
+
+
 def also(verification: Verification) -> list[str]:
     """Return a line for each warning that was not judged, the first few."""
+    return _in_a_line(verification.also)
+
+
+def _in_a_line(every: Sequence[Judged]) -> list[str]:
     lines = [
         f"{judged.number} {answer(judged.verdict)} {judged.finding.kind}: {clip(judged.why, _TITLE)} "
         f"({place(judged.finding)})"
-        for judged in verification.also[:NEW_SHOWN]
+        for judged in every[:NEW_SHOWN]
     ]
-    if len(verification.also) > NEW_SHOWN:
-        lines.append(f"and {len(verification.also) - NEW_SHOWN} more, which are in the JSON file")
+    if len(every) > NEW_SHOWN:
+        lines.append(f"and {len(every) - NEW_SHOWN} more, which are in the JSON file")
     return lines
 
 

@@ -57,16 +57,22 @@ def renderable(verification: Verification, width: int) -> RenderableType:
         head("verify", subject, verdict.headline(verification), passed=verification.passed),
         *labelled("not alike", verification.warnings, _MOST),
     ]
-    for judged in verification.findings:
+    for judged in verdict.shown_whole(verification):
         parts += _finding(judged)
-    if verification.also:
-        parts += [Text(f"\n{verdict.ALSO}", style="bold"), *indented(verdict.also(verification))]
+    for title, lines in _lists(verification):
+        parts += [Text(f"\n{title}", style="bold"), *indented(lines)]
     parts += [*_gradients(verification), *_saving(verification, width)]
     if verification.new:
         parts += [
             Text("\nnew in the run after", style="bold"), *indented(verdict.new_findings(verification.new))
         ]  # fmt: skip
     return Group(*parts)
+
+
+def _lists(verification: Verification) -> list[tuple[str, list[str]]]:
+    """Return title and lines of what is not shown whole; without those that have no lines."""
+    every = ((verdict.OPEN, verdict.still_open(verification)), (verdict.ALSO, verdict.also(verification)))
+    return [(title, lines) for title, lines in every if lines]
 
 
 def _finding(judged: Judged) -> list[RenderableType]:
@@ -93,7 +99,7 @@ def _saving(verification: Verification, width: int) -> list[RenderableType]:
     saving = verification.saving
     text = Text("\n").append(f"saving {answer(saving.kept)}", style=_KEPT.get(saving.kept, "yellow"))
     text.append(f": {clip(saving.why, _MOST)}")
-    text.append(f" ({saving.steps_before} steps before, {saving.steps_after} after)", style="dim")
+    text.append(f" ({verdict.timed_steps(saving)})", style="dim")
     rows = verdict.figures(verification)
     if width < TABLE_WIDTH:
         return [text, *(Text(f"{name}: {was} -> {now} ({by})") for name, was, now, by in rows)]
@@ -107,7 +113,7 @@ def markdown(verification: Verification) -> str:
     findings = [
         (str(judged.number), f"{judged.finding.kind}: {verdict.title(judged)}", verdict.place(judged.finding),
          answer(judged.verdict), judged.why, verdict.predicted(judged))
-        for judged in verification.findings
+        for judged in verdict.shown_whole(verification)
     ]  # fmt: skip
     lines = [
         f"# shardtoll verify: {'passed' if verification.passed else 'not passed'}",
@@ -117,11 +123,11 @@ def markdown(verification: Verification) -> str:
         "",
         *markdown_table.table(heads, findings),
         "",
-        *(_items(verdict.ALSO, verdict.also(verification)) if verification.also else []),
+        *(line for title, lines in _lists(verification) for line in _items(title, lines)),
         f"**{cell(verdict.gradients_words(gradients))}**: {cell(gradients.why)}",
         *(f"- {cell(line)}" for line in verdict.differences(gradients)),
         "",
-        f"**saving {answer(saving.kept)}**: {cell(saving.why)}",
+        f"**saving {answer(saving.kept)}**: {cell(saving.why)} ({verdict.timed_steps(saving)})",
         "",
         *markdown_table.table(_FIGURE_HEADS, verdict.figures(verification)),
         "",

@@ -50,6 +50,14 @@ class Judged:
     """The finding that is left of it in the run after."""
     quantity: Quantity | None = None
     """The finding's own figure, which is less noisy than a step's time."""
+    decides: bool = True
+    """Whether the verification fails unless it is gone. Infos, and warnings of times, which vary from run to
+    run, decide only if they were named."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing follows from it: it does not decide, and it is neither gone nor smaller."""
+        return not self.decides and self.verdict not in ("gone", "smaller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Saving:
     high_ns: int | None
     predicted_ns: int | None
     """Sum of the savings of judged findings that are gone or smaller, and never more than the step before.
-    None if no saving was claimed."""
+    Findings that save the same time count as on the bill before. None if no saving was claimed."""
     steps_before: int
     steps_after: int
     kept: Kept
@@ -106,6 +114,9 @@ class Saving:
     predicted_low_ns: int | None = None
     """Ends of the prediction's band; None if no judged finding's saving was replayed."""
     predicted_high_ns: int | None = None
+    left_out_before: tuple[int, ...] = ()
+    """The first steps, which were not timed as they set things up: a report's own figures hold them."""
+    left_out_after: tuple[int, ...] = ()
     besides_ns: int | None = None
     """Predicted saving of the other findings that are gone or smaller too; None if none was claimed."""
 
@@ -131,6 +142,8 @@ class Verification:
     pair: str
     """Tells this pair of runs from every other."""
     findings: tuple[Judged, ...]
+    """Those that were named. If none was: all that promised a saving, errors, and warnings of bytes, counts
+    and work."""
     new: tuple[Finding, ...]
     """Findings of the run after that the run before does not have, those about the record itself left out."""
     gradients: Gradients
@@ -139,14 +152,15 @@ class Verification:
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
     also: tuple[Judged, ...] = ()
-    """Warnings of the run before that nobody named and that vary with the machine: listed, not judged."""
+    """Other warnings of the run before without a promised saving: listed, not judged."""
 
     @property
     def passed(self) -> bool:
-        """Whether all judged findings are gone, and nothing says that gradients have become wrong."""
+        """Whether all findings that decide are gone, and nothing says that gradients have become wrong."""
         broken = any(finding.family == "correctness" and finding.severity == "error" for finding in self.new)
         differ = self.gradients.answer == "differ" and not self.gradients.change_expected
-        return all(item.verdict == "gone" for item in self.findings) and not broken and not differ
+        fixed = all(item.verdict == "gone" for item in self.findings if item.decides)
+        return fixed and not broken and not differ
 
 
 def verification_to_json(verification: Verification) -> dict[str, Any]:

@@ -220,6 +220,8 @@ class Remedy:
     key: str | None = None
     """Equal for findings that the same change fixes, whatever places and numbers it names; None if
     unknown."""
+    measures: bool = False
+    """Whether it only finds the cause, as a recording or a calibration: that by itself saves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +365,11 @@ class Finding:
         """Whether it is a warning that ranks probably train apart: no cost of a step matters more."""
         likely = self.severity == "warning" and self.confidence != "possible"
         return likely and self.family == "correctness" and self.cause == "missing-reduction"
+
+    @property
+    def remedy_saves_ns(self) -> int | None:
+        """The saving of the remedy that it names; None if unknown, or if the remedy only measures."""
+        return None if self.remedy is not None and self.remedy.measures else self.saving_ns
 
     @property
     def family(self) -> str:

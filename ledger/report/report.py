@@ -45,6 +45,7 @@ from shardtoll.ledger.tables.tables import (
     to_records,
 )
 from shardtoll.ledger.words import human
+from shardtoll.ledger.words.names import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,12 +143,14 @@ class Report:
 
     @staticmethod
     def _of_one_cause(errors: Sequence[Finding]) -> str:
-        """Return ` of one cause` if one change fixes all errors: several parameters may have several each."""
+        """Return ` of one cause`, with the parameters if they are several, if one change fixes all errors."""
         causes = of_one_parameter(errors)
         roots = [error for place, error in enumerate(errors) if place not in causes]
         changes = {one_change(error) for error in roots}
-        one = len(errors) > 1 and (len(roots) == 1 or (len(changes) == 1 and None not in changes))
-        return " of one cause" if one else ""
+        if len(errors) < 2 or (len(roots) > 1 and (len(changes) > 1 or None in changes)):
+            return ""
+        names = [error.where.parameter for error in roots if error.where.parameter]
+        return f" of one cause ({shortened(names)})" if len(set(names)) > 1 else " of one cause"
 
     @property
     def steps(self) -> pd.DataFrame:

@@ -113,7 +113,10 @@ def pair_of(before: Report, after: Report) -> str:
 
 
 def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
-    """Return the line to keep; `places` of its findings, in their order."""
+    """Return the line to keep; `places` of its findings, in their order.
+
+    Those that nobody set out to fix are left out: neither did they decide, nor did anything become of them.
+    """
     saving = verification.saving
     return Score(
         pair=verification.pair,
@@ -128,6 +131,7 @@ def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
                 answer.finding.replayed is not None,
             )
             for answer, place in zip(verification.findings, places, strict=True)
+            if not answer.is_open
         ),
         gradients=verification.gradients.answer,
         kept=saving.kept,

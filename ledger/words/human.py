@@ -22,6 +22,9 @@ LEAST_MEAN: Final = 0.01
 """Means per step are known to two places."""
 
 
+_ONE_DOES: Final = {"have": "has", "are": "is"}
+
+
 def _digits(value: float) -> str:
     """Return about three significant digits, never in exponent form."""
     if value >= 99.95:
@@ -144,6 +147,17 @@ def ranks(numbers: Iterable[int]) -> str:
     """Return ranks as `rank 3` or `ranks 0-3, 6`."""
     different = set(numbers)
     return f"{'rank' if len(different) == 1 else 'ranks'} {runs(different)}"
+
+
+def others(count: int, verb: str = "") -> str:
+    """Return who is left of a job or group without one member: `count` others, and what they do.
+
+    >>> others(7, "wait"), others(1, "wait")
+    ('the others wait', 'the other rank waits')
+    """
+    if count != 1:
+        return f"the others {verb}".rstrip()
+    return f"the other rank {_ONE_DOES.get(verb, verb and verb + 's')}".rstrip()
 
 
 def plural(count: float, noun: str, several: str | None = None) -> str:

@@ -190,7 +190,9 @@ def test_serialized_collectives():
 @pytest.mark.parametrize("part", [None, *late_remedies.WORDS])
 def test_late_ranks(part: str | None, on_cpu: bool):
     for phase in (None, *PHASES):
-        made(Remedy(*late_remedies.remedy(part, phase, 3, on_cpu=on_cpu)))
+        remedy = Remedy(*late_remedies.remedy(part, phase, 3, on_cpu=on_cpu))
+        made(remedy)
+        assert late_remedies.measures(part) == remedy.text.startswith("Record ")
 
 
 def test_clocks_are_read_by_the_tool_of_the_maker_of_the_gpu():

@@ -14,7 +14,7 @@ from shardtoll.analyzers.findings.habits.habit import LEAST_STEPS, WARNING_SHARE
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import Line, Tally, keep, number, tally
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Rows
-from shardtoll.ledger.words.human import duration, percent, place
+from shardtoll.ledger.words.human import duration, others, percent, place
 
 LEAST: Final = 1.2
 """Received bytes of the busiest rank over the mean, below which there is no finding."""
@@ -152,7 +152,8 @@ def _finding(context: Context, bill: Bill) -> Finding:
     forward = keep(there, there["phase"] == "forward")
     first = (there if forward.empty else forward).iloc[0]
     who = "the busiest rank" if bill.steady is None else f"rank {bill.steady}"
-    costs = "" if toll is None else f", and the others wait {duration(toll)} per step for it"
+    waiting = others(context.ledger.run.world_size - 1, "wait")
+    costs = "" if toll is None else f", and {waiting} {duration(toll)} per step for it"
     loads = there.groupby("rank")["load"].mean()
     where = line.where("group", "mesh_dim")
     source, module = (None if pd.isna(first[name]) else str(first[name]) for name in ("source", "module"))

@@ -89,7 +89,8 @@ def _listed(word: str, times: dict[int, float]) -> str:
     if not rest:
         return named
     most = f"less than {LEAST:.3g}" if max(rest) < LEAST else f"at most {max(rest):.3g}"
-    return f"{named}; the others {most}" if named else f"all {most}"
+    the_others = f"the others {most}" if len(rest) > 1 else f"the other {word} {most}"
+    return f"{named}; {the_others}" if named else f"all {most}"
 
 
 def _steps(times: dict[int, float]) -> str:

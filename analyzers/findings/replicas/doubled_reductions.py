@@ -19,6 +19,7 @@ from shardtoll.ledger.records.finding import Confidence, Severity
 from shardtoll.ledger.words.human import place
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 SAME: Final = ("rank", "step", "over", "op", "message_bytes")
 
@@ -124,7 +125,7 @@ def _doubled(
     subject = (
         f"gradient of {names[0]} is"
         if len(names) == 1
-        else f"gradients of {len(names)} parameters ({', '.join(names[:NAMED])}, ...) are"
+        else f"gradients of {len(names)} parameters ({shortened(names, NAMED)}) are"
     )
     return _too_large(
         rows,

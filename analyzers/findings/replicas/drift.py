@@ -21,6 +21,7 @@ from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Where
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 BEFORE: Final = -1
 """Stands for the look before the first step."""
@@ -138,7 +139,7 @@ def _finding(members: Sequence[Drift], names: Sequence[str], wrong: set[str]) ->
     subject = (
         f"replicas of {names[0]}"
         if len(names) == 1
-        else f"replicas of {len(names)} parameters ({', '.join(names[:NAMED])}, ...)"
+        else f"replicas of {len(names)} parameters ({shortened(names, NAMED)})"
     )
     over = f" over mesh dim {sets.mesh_dim}" if sets.mesh_dim else ""
     when = "from the start" if worst.first == BEFORE else f"after step {worst.first}"

@@ -31,8 +31,10 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import kinds
 from shardtoll.analyzers.shared.tally import text
 from shardtoll.ledger import Cause, Evidence, Finding, Where
+from shardtoll.ledger.words.human import others
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 GROUP_ABOVE: Final = 20
 """Parameters that differ in the same way before they become one finding instead of one each."""
@@ -202,7 +204,7 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
     doubt = worst.unless is not None
     subject = f"gradient of {names[0]} {'may be' if doubt else 'is'} wrong"
     if len(names) > 1:
-        shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        shown = shortened(names, NAMED)
         subject = f"gradients of {len(names)} parameters ({shown}) {'may be' if doubt else 'are'} wrong"
     unless = f"; right if {worst.unless}" if doubt else ""
     short = (worst.unless or "").partition(":")[0]
@@ -243,7 +245,8 @@ def _why(difference: Apart, everywhere: Sequence[int]) -> str:
     hidden = sets.basis == "placements"
     match how.case:
         case "absent":
-            return f"{odd} of {among} had none, the others have one: nothing there reached it in backward"
+            rest = others(len(sets.ranks) - len(how.odd), "have")
+            return f"{odd} of {among} had none, {rest} one: nothing there reached it in backward"
         case "zero":
             return f"it is zero on {odd}, not on the other replicas of {among}{_apart(how)}"
         case "not-finite":

@@ -244,6 +244,7 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
             "machine. The same cores compute and move the data, so other work on them slows both.",
             code='subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])',
             counterfactual="the same collectives at their expected times, not their floors",
+            measures=True,
         )
     if likely:
         others = "; ".join(f"{reason.name} ({percent(reason.score)})" for reason in likely[1:])

@@ -165,11 +165,12 @@ def find(context: Context) -> list[Finding]:
         return []
     toll = round(imbalance.excess_ns)
     share = context.share_as_watched(toll) or 0.0
+    waiting = "the others wait" if imbalance.stages > 2 else "the other stage waits"
     return [
         Finding(
             kind="pipeline-imbalance",
             severity="warning" if share >= WARNING_SHARE else "info",
-            title=f"{clause(imbalance)} ({percent(share)} of the step), and the others wait for it",
+            title=f"{clause(imbalance)} ({percent(share)} of the step), and {waiting} for it",
             toll_ns=toll,
             floor_ns=None,
             saving_ns=toll,
@@ -182,12 +183,12 @@ def find(context: Context) -> list[Finding]:
                 Evidence(f"the slowest stage {imbalance.verb}s, per step", round(imbalance.slowest_ns), "ns"),
                 Evidence("mean of the stages", round(imbalance.mean_ns), "ns"),
                 Evidence("stages", imbalance.stages),
-                Evidence("the others' waiting for it", "not billed again as pipeline-bubble"),
+                Evidence("waiting for it", "not billed again as pipeline-bubble"),
             ),
             remedy=Remedy(
-                "Move layers from the slowest stage to the others, counting embedding and head as layers. If "
-                "its share of the model is no larger, its device is slower: compare clocks, temperature and "
-                "power limits with another rank's.",
+                "Move layers from the slowest stage to faster ones, counting embedding and head as layers. "
+                "If its share of the model is no larger, its device is slower: compare clocks, temperature "
+                "and power limits with another rank's.",
                 code='pipeline(model, (micro_batch,), split_spec={"layers.3": SplitPoint.BEGINNING})',
                 counterfactual=f"the same step with every stage {_ING[imbalance.verb]} as long as the mean",
             ),

@@ -15,7 +15,7 @@ from shardtoll.analyzers.findings.stragglers.lateness import CAUSES, at_the_star
 from shardtoll.analyzers.findings.stragglers.step_excess import step_excess, told_steps
 from shardtoll.analyzers.shared.tally import keep, text
 from shardtoll.ledger import Evidence, Where
-from shardtoll.ledger.words.human import duration
+from shardtoll.ledger.words.human import duration, others
 
 
 class Cause(Struct, frozen=True):
@@ -51,9 +51,11 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     if not parts:
         return Cause()
     first = order[0]
-    clause = f"it spends {duration(sums[first])} longer {words[first]} than the others"
+    count = context.ledger.run.world_size - 1
+    clause = f"it spends {duration(sums[first])} longer {words[first]} than {others(count)}"
     if first == "began_ns":
-        clause = f"it begins its step {duration(sums[first])} after the median of the others"
+        of = "the median of the others" if count > 1 else others(count)
+        clause = f"it begins its step {duration(sums[first])} after {of}"
     if table.empty and first in ("compute_ns", "host_ns"):
         where_late = late_place(context, late, first)
         if where_late is not None:

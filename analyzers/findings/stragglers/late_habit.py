@@ -22,7 +22,7 @@ from shardtoll.analyzers.findings.stragglers.lateness import host_computes, late
 from shardtoll.analyzers.findings.stragglers.own_steps import SlowSteps, slow_steps
 from shardtoll.analyzers.shared.tally import Line, keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
-from shardtoll.ledger.words.human import duration, percent, ranks, runs
+from shardtoll.ledger.words.human import duration, others, percent, ranks, runs
 from shardtoll.ledger.words.human import plural as times
 
 EVEN: Final = 0.8
@@ -41,7 +41,8 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
     cause = cause_of(context, late)
     bound = bool(late["at_least"].any())
     least, most = waiting(context, late, rank)
-    others = "the others wait " if least >= EVEN * most else "others wait up to "
+    waiting_ranks = f"{others(context.ledger.run.world_size - 1, 'wait')} "
+    waiting_ranks += "" if least >= EVEN * most else "up to "
     counted = f"{len(once)} of {times(len(all_once), 'collective')}"
     hedge = f", {HEDGE}" if uncertain(context, late) else ""
     share = context.share(toll, context.timed) or 0.0
@@ -53,7 +54,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
     return Finding(
         kind="straggler",
         severity="warning" if dear else "info",
-        title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {others}"
+        title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {waiting_ranks}"
         f"{'at least ' if bound else ''}{duration(toll)} per step ({percent(share)}) for it"
         f"{'' if clause is None else f': {clause}'}{hedge}",
         toll_ns=toll,
@@ -92,6 +93,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
                 device=context.ledger.run.device,
             ),
             counterfactual="the same step with this rank arriving with the second-to-last one",
+            measures=late_remedies.measures(cause.part),
         ),
         confidence="possible"
         if hedge or bound or chance or shared
@@ -115,8 +117,8 @@ def _asleep(context: Context, rank: int) -> tuple[Evidence, ...]:
 
 def waiting(context: Context, rows: pd.DataFrame, rank: int) -> tuple[float, float]:
     """Return the least and the most that ranks wait for a late one, per step of those that the bars show."""
-    others = context.shown(keep(rows, rows["rank"] != rank))
-    each = others.groupby("rank")["waited_ns"].sum() / max(1, len(context.timed))
+    of_others = context.shown(keep(rows, rows["rank"] != rank))
+    each = of_others.groupby("rank")["waited_ns"].sum() / max(1, len(context.timed))
     return (0.0, 0.0) if each.empty else (float(each.min()), float(each.max()))
 
 

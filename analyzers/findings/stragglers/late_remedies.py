@@ -66,6 +66,11 @@ def _tool(device: str | None) -> str:
     return tools[gpu_maker(device)]
 
 
+def measures(part: str | None) -> bool:
+    """Return whether `remedy` of that part only records more, which by itself saves nothing."""
+    return part in (None, "began_ns")
+
+
 # Longer than 80 lines: one text with its code for each part of a step, to be read side by side.
 def remedy(
     part: str | None,

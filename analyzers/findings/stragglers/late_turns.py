@@ -108,7 +108,7 @@ def _meet_less(source: str, count: int) -> Remedy:
     """Return advice for a line where ranks meet so many times per step."""
     return Remedy(
         f"Reduce less often at {source}, or put several values into one message. Ranks meet there {count:,} "
-        "times per step, and the last one makes the others wait each time.",
+        "times per step, and each time all wait for the last one.",
         "if step % 10 == 0:\n    dist.all_reduce(torch.stack(values))  # all values in one message",
     )
 

@@ -109,6 +109,7 @@ def finding(context: Context, origin: Origin, rows: pd.DataFrame, line: Line, se
                 device=context.ledger.run.device,
             ),
             counterfactual=f"the step replayed with this rank as fast as {compared_with(context, origin)}",
+            measures=late_remedies.measures(cause.part),
         ),
         confidence="likely",
         figures=(

@@ -71,7 +71,10 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     if rank in context.slowed_ranks:
         # How much of that the survey made is unknown, which the verdict says.
         idle_ns = 0.0
-    time_ns, step_ns = max(idle_ns, unattributed_ns), mean["duration_ns"]
+    # The step as views show it: a watched one without its recording, a surveyed one with it.
+    watched = bool((of_rank["level"] == "watch").all())
+    step_ns = mean["duration_ns"] - (mean["capture_ns"] if watched else 0.0)
+    time_ns = max(idle_ns, unattributed_ns)
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None
     idle = idle_ns >= unattributed_ns

@@ -12,6 +12,7 @@ from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 MAKE_SURE: Final = (
     "To be sure first, compare the gradients: --checks gradients, in a program audit(checks=...)."
@@ -74,7 +75,7 @@ def subject(names: tuple[str, ...] | list[str]) -> str:
         return f"{names[0]} takes"
     if len(names) <= NAMED:
         return f"{', '.join(names[:-1])} and {names[-1]} take"
-    return f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
+    return f"{len(names)} parameters ({shortened(names, NAMED)}) take"
 
 
 def _listed(found: Unreduced) -> str:

@@ -27,6 +27,7 @@ from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Remedy, Where
 from shardtoll.ledger.records.finding import Confidence
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 
 def find(context: Context) -> list[Finding]:
@@ -168,7 +169,7 @@ def _omitted(context: Context, members: Sequence[Apart], names: Sequence[str]) -
     subject = (
         f"{names[0]} takes"
         if len(names) == 1
-        else f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
+        else f"{len(names)} parameters ({shortened(names, NAMED)}) take"
     )
     over = worst.over or worst.replicas.mesh_dim
     source = _source_of_others(context, ranks) or used_at(context, names[0])

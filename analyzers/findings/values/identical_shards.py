@@ -13,6 +13,7 @@ from shardtoll.analyzers.shared.placements import kinds
 from shardtoll.analyzers.shared.tally import keep, text
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 MOST: Final = 0.5
 """Part of the sharded parameters that must be identical. Heads that are repeated for more ranks, as those of
@@ -94,7 +95,7 @@ def find(context: Context) -> list[Finding]:
 def _finding(context: Context, dim: str, names: dict[str, set[int]]) -> Finding:
     ranks = tuple(sorted(set().union(*names.values())))
     several = list(names)
-    shown = ", ".join(several[:NAMED]) + (", ..." if len(several) > NAMED else "")
+    shown = shortened(several, NAMED)
     subject = several[0] if len(several) == 1 else f"{len(several)} sharded parameters ({shown})"
     lasting = _still(context, dim, several)
     confidence: Confidence = "certain" if lasting else "likely"

@@ -15,6 +15,7 @@ from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Where
 from shardtoll.ledger.records.work import OPTIMIZER_STEP
 from shardtoll.ledger.words.human import place
 from shardtoll.ledger.words.human import ranks as rank_words
+from shardtoll.ledger.words.names import shortened
 
 NAMED: Final = 3
 """Parameters that a title names."""
@@ -110,9 +111,8 @@ def _subject(what: str, names: pd.Series[Any], sampled: bool) -> Iterable[str]:
     if len(unique) == 1:
         yield f"the gradient of {unique[0]}" if what == "gradient" else f"parameter {unique[0]}"
     elif unique:
-        shown = ", ".join(unique[:NAMED]) + (", ..." if len(unique) > NAMED else "")
         of = "gradients of " if what == "gradient" else ""
-        yield f"{of}{len(unique)} parameters ({shown})"
+        yield f"{of}{len(unique)} parameters ({shortened(unique, NAMED)})"
     elif sampled:
         yield f"{what}s that the optimizer {'used' if what == 'gradient' else 'wrote'}"
 

@@ -98,7 +98,7 @@ def order(diagnosis: Diagnosis) -> str:
         return cycle(diagnosis)
     call, theirs, others = divergence.call, divergence.others_call, divergence.others
     odd = diagnosis.culprits if divergence.certain else (divergence.rank,)
-    or_skipped = f", or {numbers(odd)} skipped what the others are in" if divergence.certain else ""
+    or_skipped = f", or {numbers(odd)} skipped that of {numbers(others)}" if divergence.certain else ""
     return (
         f"Deadlock by order: {numbers(odd)} issued {described(call)} first, and "
         f"{numbers(others)} issued {described(theirs)} first; each side waits for the other{or_skipped}."

@@ -24,7 +24,7 @@ _REMEDIES: Final = {
     "mismatch": "Give every rank of the group the same operation, size, dtype and root.",
     "order": "Issue the collectives of both groups in the same order on every rank.",
     "cycle": "Order collectives, sends and receives so that ranks do not wait for each other in a circle.",
-    "failed": "Fix the exception of that rank; the others only wait for it.",
+    "failed": "Fix the exception of that rank; all else only waits for it.",
     "dead": "Look at what ended that process: the kernel's log for memory, its own output for a signal.",
     "closed": "Have every rank run the same number of steps.",
     "stopped": "Continue the process with SIGCONT, or detach the debugger that holds it.",
@@ -65,7 +65,7 @@ def _remedy(diagnosis: Diagnosis) -> str:
     named = suspects(diagnosis)
     if source_of(diagnosis, wait) == "dump":
         first = f"Give the dump of {numbers(named)} too" if named else "Give the dumps of all ranks"
-        return f"{first}: a rank that did not arrive has issued less than the others."
+        return f"{first}: a rank that did not arrive has issued less than those that did."
     if named:
         return f"Look at the stacks of {numbers(named)}: a rank without a time-out of its own is the suspect."
     return "Look for a rank of the group without a time-out of its own: it is the suspect."

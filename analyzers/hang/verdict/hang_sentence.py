@@ -92,7 +92,7 @@ def _makes_group(diagnosis: Diagnosis) -> str | None:
         none = f"none of {numbers(culprits)} is" if len(culprits) > 1 else f"{numbers(culprits)} is not"
         who = f"{capital(numbers(stuck))} {verb(stuck, 'waits', 'wait')} in new_group"
         place = _stood(job.ranks[stuck[0]], for_ns=True)
-        missing = "a member that has not called it holds up the others"
+        missing = "a member that has not called it holds up all that have"
         return f"{who} ({verb(stuck, 'has', 'have')} {place}), and {none} in it: {missing}."
     made = f"{numbers(stuck)} {verb(stuck, 'has', 'have')} {_stood(job.ranks[stuck[0]], for_ns=True)}"
     have = verb(culprits, "has", "have")
@@ -210,7 +210,7 @@ def _silence(diagnosis: Diagnosis) -> str:
     quiet_ns = diagnosis.job.ranks[diagnosis.culprits[0]].quiet_ns
     if not diagnosis.job.ended or quiet_ns is None or quiet_ns < diagnosis.limit_ns:
         return ""
-    return f" or stood still (its heartbeat ended {human.duration(quiet_ns)} before the others')"
+    return f" or stood still (its heartbeat ended {human.duration(quiet_ns)} before any other)"
 
 
 def _stopped(diagnosis: Diagnosis) -> str:

@@ -48,8 +48,8 @@ def _all_elsewhere(diagnosis: Diagnosis) -> str | None:
     more = ", ..." if len(places) > _PLACES_MOST else ""
     if not all(rank.flight.waits_block or not rank.flight.calls for rank in ranks.values()):
         return (
-            f"No rank is behind the others, and none has issued a collective for {time} "
-            f"({', '.join(where)}{more}): work on the device is not done, or the ranks are elsewhere in "
+            f"No rank is behind another. None has issued a collective for {time} "
+            f"({', '.join(where)}{more}). Work on the device is not done, or the ranks are elsewhere in "
             "their programs. NCCL's flight recorder knows which."
         )
     return (

@@ -33,11 +33,11 @@ def words(place: int, *, split: bool) -> tuple[str, str]:
 
 
 def drawn_ns(time: RankTime) -> tuple[float | None, ...]:
-    """Return the step in the parts of `DRAWN`; they add up to its `bar_ns` if all are known.
+    """Return the step in the parts of `DRAWN`; they add up to its total if all are known.
 
     Exposed communication is one part if its division is unknown.
     """
-    compute, exposed, copies, idle, unattributed = (*time.parts_ns[:-1], time.bar_rest_ns)
+    compute, exposed, copies, idle, unattributed = time.parts_ns
     divided = (time.waiting_ns, time.moving_ns, time.unsplit_ns)
     if exposed is None:
         divided = (None, None, None)

@@ -124,7 +124,7 @@ def _bar(time: RankTime, mark: str, *, alone: bool, split: bool) -> Bar:
     several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
     name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
     parts = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)
-    return Bar(f"{name} {mark}".rstrip(), time.bar_ns, parts, split)
+    return Bar(f"{name} {mark}".rstrip(), time.total_ns, parts, split)
 
 
 def run_line(report: Report, width: int | None = None) -> str:
@@ -186,7 +186,7 @@ def figures(finding: Finding, error_ns: float | None = None, saved_with: int | N
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
     texts = {name: f"{name} {human.duration(getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
-    if finding.saving_ns == 0:
+    if finding.remedy_saves_ns == 0:
         texts["saving"] = "saving 0 (replayed)" if finding.replayed else "saving 0"
         texts["saving"] = texts["saving"] if saved_with is None else f"saving: with finding {saved_with}"
     beyond = "" if finding.beyond_floor is None else f" ({_BEYOND[finding.beyond_floor]})"
@@ -217,7 +217,8 @@ def _is_noise(finding: Finding, error_ns: float | None) -> bool:
 def _known(finding: Finding) -> tuple[str, ...]:
     if finding.toll_ns is None:
         return ()
-    names = [name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None]
+    values = {"toll": finding.toll_ns, "floor": finding.floor_ns, "saving": finding.remedy_saves_ns}
+    names = [name for name, value in values.items() if value is not None]
     # Nothing has to be sent at all: a floor of 0 looks like a fault.
     return tuple(name for name in names if name != "floor" or finding.floor_ns)
 
@@ -278,7 +279,8 @@ def _late_place(finding: Finding, report: Report) -> str:
     named = dict(zip(run.ranks_seen, run.rank_hosts, strict=False)) if len(run.hosts) > 1 else {}
     host = f" on {named[rank]}" if named.get(rank) else ""
     phase = f"{finding.where.phase}, " if finding.where.phase else ""
-    return f"{phase}rank {rank}{host}: others wait"
+    waiting = "others wait" if run.world_size > 2 else "the other waits"
+    return f"{phase}rank {rank}{host}: {waiting}"
 
 
 def remedy(finding: Finding, room: int = CLAUSE) -> str:

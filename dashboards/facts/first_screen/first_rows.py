@@ -13,6 +13,7 @@ from shardtoll.dashboards.facts.first_screen.hung import KIND, hang_of
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.one_cause import of_one_parameter, one_change
 from shardtoll.ledger.words import human
+from shardtoll.ledger.words.names import shortened
 
 FINDINGS: Final = 5
 LEAST_SHARE: Final = 0.01
@@ -20,7 +21,7 @@ LEAST_SHARE: Final = 0.01
 DIVIDED: Final = ("compute", "schedule")
 """Families of findings whose tolls are compute and idle time."""
 _NAMED: Final = 2
-"""Parameters of a row that are named; the others are counted."""
+"""Forms of parameters' names in a row; other parameters are counted."""
 
 
 class Row(Struct, frozen=True):
@@ -44,13 +45,12 @@ class Row(Struct, frozen=True):
 
     @property
     def place(self) -> str | None:
-        """Return `3 biases (findings 1-3): a.bias, b.bias, ...`; None if it is one finding."""
+        """Return `3 biases (findings 1-3): a.{x,y,z}.bias`; None if it is one finding."""
         if not self.parameters:
             return None
-        named = ", ".join(self.parameters[:_NAMED])
-        more = ", ..." if len(self.parameters) > _NAMED else ""
         own = self.numbers[: len(self.parameters)]
-        return f"{_counted(self.parameters)} (findings {human.runs(own)}): {named}{more}"
+        named = shortened(self.parameters, _NAMED)
+        return f"{_counted(self.parameters)} (findings {human.runs(own)}): {named}"
 
 
 def rows(findings: Sequence[Finding]) -> list[Row]:

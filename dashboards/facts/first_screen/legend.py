@@ -68,7 +68,7 @@ def legend(
         meanings = dict(zip(_FIGURES, words, strict=True))
         if "toll" in names and exceed(report, findings):
             meanings["toll"] += f"; {_APART}"
-        if any(finding.saving_ns and finding.replayed is None for finding in findings):
+        if any(finding.remedy_saves_ns and finding.replayed is None for finding in findings):
             meanings["saving"] = _AT_MOST[meanings["saving"]]
         line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
         line += then if line else ""
@@ -88,7 +88,7 @@ def words(report: Report, drawn: Collection[int], width: int | None = None) -> s
         surveyed = summary.surveyed_count(report)
         said = [_SURVEYED, _WATCHED] if surveyed else [_WATCHED]
     if UNATTRIBUTED in drawn:
-        left_out = any(time.bar_ns != time.total_ns for time in step_times.rank_times(report))
+        left_out = any(time.left_out_ns for time in step_times.rank_times(report))
         said.append(_NO_RECORD if left_out else _UNATTRIBUTED)
     if IDLE in drawn and report.run.device == "cpu":
         said.append(_IDLE_ON_CPU)

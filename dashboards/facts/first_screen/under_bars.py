@@ -95,9 +95,9 @@ def not_explained(report: Report) -> str | None:
         # Within the error nobody knows whether there is any.
         return None
     # The verdict holds it to the step without its recording, the bars to the whole: no share is both.
-    times = step_times.rank_times(report)
     recorded = any(
-        time.capture_ns >= TELLING * time.total_ns and time.bar_ns == time.total_ns for time in times
+        time.capture_ns >= TELLING * time.total_ns and time.recorded_whole
+        for time in step_times.rank_times(report)
     )
     share = "" if recorded else f" ({human.share(unbilled.time_ns, unbilled.step_ns)})"
     time = human.duration(unbilled.time_ns)

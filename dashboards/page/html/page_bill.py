@@ -51,7 +51,7 @@ def _finding(number: int, finding: Finding, dearest: int, run: Run) -> str:
         f'<span class="title">{title}</span>'
         f'<span class="num toll" data-name="toll">{bar}{_time(finding.toll_ns)}</span>'
         f'<span class="num" data-name="floor">{_time(finding.floor_ns)}</span>'
-        f'<span class="num" data-name="saving">{_time(finding.saving_ns)}</span>'
+        f'<span class="num" data-name="saving">{_time(finding.remedy_saves_ns)}</span>'
         f'</summary><div class="body">{body}</div></details>'
     )
 
@@ -113,7 +113,9 @@ def _remedy(finding: Finding) -> str:
         parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
     if finding.saving_ns is not None:
         against = safe(clip(remedy.counterfactual, 1000)) if remedy.counterfactual else human.UNKNOWN
-        parts.append(f"<p>Saves {safe(replayed_words.saving(finding))} per step, against: {against}.</p>")
+        saves = replayed_words.saves(finding)
+        words = f"{saves[0].upper()}{saves[1:]} {replayed_words.saving(finding)} per step, against"
+        parts.append(f"<p>{safe(words)}: {against}.</p>")
         if finding.replayed is not None:
             parts.append(f"<p>Replayed: {safe(clip(finding.replayed, 200))}.</p>")
     return f'<div class="remedy"><h4>Remedy</h4>{"".join(parts)}</div>'

@@ -41,16 +41,19 @@ def steps(report: Report) -> str:
     mixed = step_times.mixed(times)
     rows = []
     listed = [*shown, rest] if rest is not None else shown
+    whole = any(time.recorded_whole for time in listed)
     for time in listed:
         name = str(time.ranks[0]) if len(time.ranks) == 1 else f"mean of the {len(time.ranks)} others"
         mark = f" <b>{marks[time.ranks]}</b>" if time.ranks in marks else ""
         split = (time.waiting_ns, time.moving_ns)
-        values = [*time.parts_ns[:2], *split, *time.parts_ns[2:], time.capture_ns, time.total_ns]
+        capture = [time.capture_ns] if whole else []
+        values = [*time.parts_ns[:2], *split, *time.parts_ns[2:], *capture, time.total_ns]
         if mixed:
             values += [time.watched_comm_ns, time.watched_ns]
         rows.append([name + mark, *(human.duration(value) for value in values)])
     parts = [words for _, words in step_times.PARTS]
-    heads = ["rank", *parts[:2], "of it waiting", "of it moving", *parts[2:], "of which capture", "total"]
+    capture_head = ["of which capture"] if whole else []
+    heads = ["rank", *parts[:2], "of it waiting", "of it moving", *parts[2:], *capture_head, "total"]
     if mixed:
         heads += ["watched steps: exposed comm", "watched steps: step"]
     return table(heads, rows, "step times by rank")

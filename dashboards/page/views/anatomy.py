@@ -126,7 +126,7 @@ def _bars(
             lines.append(f"{human.share(took_ns, time.total_ns)} of {human.duration(time.total_ns)}")
         if part in ("waiting", "moving", "unsplit"):
             lines.append(f"exposed in all: {human.duration(time.parts_ns[_EXPOSED])}")
-        if part == "unattributed":
+        if part == "unattributed" and time.recorded_whole:
             lines.append(f"of which capture: {human.duration(time.capture_ns)}")
         texts.append(hover(lines))
     ink = "#000000" if part == "waiting" else "#ffffff"

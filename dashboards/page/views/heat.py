@@ -49,7 +49,7 @@ def figure(report: Report) -> Figure:
     notes += words
     most = float(np.nan_to_num(values).max())
     if not most:
-        notes.append("No rank was waited for." if grid.waits else "No rank computed more than the others.")
+        notes.append("No rank was waited for." if grid.waits else "No rank computed more than another.")
     unknown = int(np.isnan(values).sum())
     if unknown:
         of = f"{values.size:,} cells"

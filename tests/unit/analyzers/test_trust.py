@@ -316,6 +316,15 @@ def test_what_no_finding_prices_is_in_the_report():
     assert run(ledger()).unbilled is None
 
 
+def test_idle_time_in_no_finding_is_held_to_the_watched_step_without_its_recording():
+    own = {"duration_ns": 110 * MS, "exposed_comm_ns": 30 * MS, "capture_ns": 10 * MS, "asleep_ns": 50 * MS}
+    whole = step(0, idle_ns=30 * MS, compute_ns=40 * MS, unattributed_ns=10 * MS, **own)
+    lean = step(idle_ns=0, compute_ns=0, unattributed_ns=80 * MS, level="watch", **own)
+    unbilled = run(ledger(run=run_of(1), steps=[whole, *(replace(lean, step=n) for n in (1, 2, 3))])).unbilled
+    assert unbilled is not None
+    assert (unbilled.time_ns, unbilled.step_ns) == (pytest.approx(30 * MS), 100 * MS)
+
+
 def test_idle_time_that_a_straggler_finding_speaks_of_is_explained():
     # Rank 1 comes 60 ms late, as it is idle so much longer.
     rows = [

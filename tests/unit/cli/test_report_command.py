@@ -202,11 +202,22 @@ def test_sections_are_shown_by_name_in_the_order_given(shardtoll, run_folder: Pa
     assert "hta: nothing on record" in shardtoll("report", run_folder, "--show", "hta").out
 
 
+@pytest.mark.parametrize("options", [("--finding", "2,1"), ("--finding", 2, "--finding", 1)])
+def test_several_findings_are_shown_whole_in_the_order_asked(shardtoll, tmp_path: Path, options: tuple):
+    path = tmp_path / "saved.json"
+    path.write_text(sample_reports.report().to_json())
+    ran = shardtoll("report", path, *options, "--width", 100)
+    assert (ran.code, ran.err) == (0, "")
+    each = [shardtoll("report", path, "--finding", number, "--width", 100).out for number in (2, 1)]
+    assert ran.out == f"{each[0]}\n{each[1]}"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--finding", 99), "there is no finding 99: give 1 to "),
         (("--finding", 0), "there is no finding 0: give 1 to "),
+        (("--finding", "1,late"), "there is no finding late: give 1 to "),
         (("--show", "late,x"), "--show has no section 'x': give some of steps, hardware, bill"),
         (("--show", "late", "--all"), "--all and --show contradict each other: give one of them"),
         (("--finding", 1, "--all"), "--finding and --all contradict each other: give one of them"),

@@ -47,6 +47,15 @@ def test_numbers_are_those_of_the_printed_bill():
     assert [number for number, _ in numbered(sample_reports.hostile())] == list(range(1, 12))
 
 
+@pytest.mark.parametrize(
+    "options", [("--finding", "1,2"), ("--finding", 1, "--finding", 2), ("--finding", "1-2")]
+)
+def test_several_findings_are_asked_for_in_any_form(shardtoll, runs, options: tuple):
+    ran = shardtoll("verify", *runs, *options, "--no-scores")
+    assert (ran.code, ran.err) == (0, "")
+    assert "passed: 2 of 2 findings gone" in ran.out
+
+
 def test_what_is_still_there_is_exit_code_1(shardtoll, runs, tmp_path: Path):
     ran = shardtoll("verify", *runs, "--finding", 3, "--no-scores")
     assert ran.code == 1

@@ -30,8 +30,8 @@ def test_every_fix_given_counts_once(shardtoll: Callable[..., Any], run: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--fix", "1", "--fix", "one"), "--fix one is no list of numbers"),
-        (("--fix", ""), "--fix  is no list of numbers"),
+        (("--fix", "1", "--fix", "one"), "there is no finding one: give 1 to "),
+        (("--fix", ""), "there is no finding '': give 1 to "),
         (("--batch-ready",), "--batch-ready: the record has no wait for a batch that makes a step longer"),
     ],
 )

@@ -65,4 +65,4 @@ def test_a_slowest_rank_that_is_faster_is_a_change_though_the_mean_is_not() -> N
     assert not found.step.changed
     assert found.verdict == "changed"
     assert found.headline.startswith("the slowest rank's step takes 30.0 ms less (")
-    assert "but its step's time not beyond noise" in found.headline
+    assert "but the mean of the ranks is within noise (" in found.headline

@@ -15,8 +15,10 @@ from shardtoll.analyzers.verify.verify import _left, verify
 from shardtoll.dashboards.verify import verdict
 from shardtoll.dashboards.verify.verdict import figures as verdict_lines
 from shardtoll.ledger import KINDS, Count, Figure, Finding, Notice, Report, UsageError, Where
+from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.verification import Quantity, Verification, verification_to_json
 from shardtoll.ledger.report.report import FabricInfo
+from shardtoll.ledger.report.scores import score_of
 from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.compare_runs import noisy
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
@@ -111,25 +113,42 @@ def test_what_is_left_is_told_by_the_figure_that_the_remedy_changes(
     assert not one.why.endswith("larger") or verdict == "still there"
 
 
-def test_what_a_fix_takes_away_is_judged_unless_findings_are_named():
+def test_all_that_promised_a_saving_is_judged_unless_findings_are_named():
     bill = [
         finding("straggler", where=Where()),
+        finding("below-roofline", saving_ns=None),
         finding("wide-dtype", severity="info"),
         finding("unattributed-time", where=Where(), toll_ns=None, saving_ns=None, bytes=None),
         finding("unsynced-parameter", severity="error"),
     ]
     before, after = report(bill), report()
     unasked = verified(before, after)
-    assert [one.finding.kind for one in unasked.findings] == ["unsynced-parameter"]
-    assert [one.finding.kind for one in unasked.also] == ["straggler"]
+    decides = {one.finding.kind: one.decides for one in unasked.findings}
+    assert decides == {"unsynced-parameter": True, "straggler": False, "wide-dtype": False}
+    # No figure stands for what its fix would save, so there is nothing to hold the step's time to.
+    assert [one.finding.kind for one in unasked.also] == ["below-roofline"]
+    assert unasked.saving.predicted_ns == 24 * MS
     assert verified(before, after, "unsynced-parameter").also == ()
     assert [one.number for one in verified(before, after, "3").findings] == [3]
     assert [one.finding.kind for one in verified(before, after, "wide-dtype", "2").findings] == [
         "straggler",
         "wide-dtype",
     ]
-    only = verified(report([bill[1]]), after)
-    assert (only.findings, only.passed) == ((), True), "infos are judged where they are named"
+    only = verified(report([bill[2]]), report([bill[2]]))
+    assert ([one.verdict for one in only.findings], only.passed) == (["still there"], True)
+    assert not verified(report([bill[2]]), report([bill[2]]), "wide-dtype").passed, "a named one decides"
+
+
+def test_savings_of_the_same_time_count_once_as_on_the_bill():
+    late = finding("straggler", where=Where())
+    before = replace(
+        report([finding(), late]), overlaps=(Overlap((1, 2), 9 * MS), Overlap((1, 2, 3), 99 * MS))
+    )
+    whole = verified(before, report(took_ms=85, seed=1)).saving
+    assert (whole.predicted_ns, whole.kept) == (9 * MS, "exceeded")
+    named = verified(before, report(took_ms=85, seed=1), "1").saving
+    assert (named.predicted_ns, named.besides_ns) == (8 * MS, 1 * MS)
+    assert verified(replace(before, overlaps=()), report(took_ms=85, seed=1)).saving.predicted_ns == 16 * MS
 
 
 @pytest.mark.parametrize("kind", [
@@ -142,8 +161,13 @@ def test_times_that_are_merely_smaller_or_still_there_do_not_fail(kind: str):
         after = report([finding(kind, where=Where(phase="forward"), **left)])
         found = verified(report(bill), after)
         assert found.passed
-        assert [one.verdict for one in found.also] == ["smaller" if left else "still there"]
-        assert json.loads(json.dumps(verification_to_json(found)))["also"][0]["finding"]["kind"] == kind
+        gone, timed = found.findings
+        assert (gone.verdict, gone.decides) == ("gone", True)
+        assert (timed.verdict, timed.decides) == ("smaller" if left else "still there", False)
+        assert timed.is_open != bool(left)
+        plain = json.loads(json.dumps(verification_to_json(found)))["findings"][1]
+        assert (plain["finding"]["kind"], plain["decides"]) == (kind, False)
+        assert len(score_of(found, ("a", "b")).findings) == (2 if left else 1)
         assert not verified(report(bill), after, kind).passed
 
 
@@ -286,7 +310,9 @@ def test_what_else_is_gone_may_have_saved_the_rest():
 def test_what_is_smaller_is_not_called_gone():
     late = finding("straggler", saving_ns=10 * MS, where=Where())
     left = replace(late, toll_ns=MS, saving_ns=MS)
-    found = verified(report([finding(), late]), report([left], took_ms=85, seed=1)).saving
+    found = verified(
+        report([finding(), late]), report([left], took_ms=85, seed=1), "redundant-collective"
+    ).saving
     assert (found.kept, found.predicted_ns) == ("kept", 8 * MS)
     assert "by other findings that are gone or smaller too" in found.why
 
@@ -336,6 +362,28 @@ def test_the_parts_of_a_step_add_up_to_the_slowest_ranks_step():
     whole, *shares = (figure.before for figure in found.quantities if figure.unit == "ns")
     assert (whole, sum(shares)) == (80 * MS, 80 * MS)
     assert "step, own work (surveyed steps)" not in [name for name, *_ in verdict_lines(found)]
+
+
+def test_parts_are_of_the_watched_steps_if_the_report_divides_them():
+    rows = [
+        replace(_step(n, rank, 50 if n == 2 else 20, "survey" if n == 2 else "watch"),
+                parts_error_ns=None if n == 2 else 0)
+        for n in range(14)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    made = ledger(run=run_of(2), steps=rows)
+    one = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    found = verified(one, one)
+    lines = {name: was for name, was, _, _ in verdict_lines(found)}
+    assert lines["step, own work of the slowest rank (watched steps)"] == "18.0 ms"
+    assert lines["computing (watched steps)"] == "18.0 ms"
+    assert not any(name.startswith("computing (surveyed") for name in lines)
+    # The report's own figures hold the first two steps.
+    assert verdict.timed_steps(found.saving) == (
+        "11 steps before, 11 after; without steps 0-1 of both, to warm up"
+    )
+    other = replace(found.saving, left_out_after=(0,))
+    assert verdict.timed_steps(other).endswith("; without steps 0-1 before and step 0 after, to warm up")
 
 
 def test_a_rank_that_lacks_a_step_is_as_slow_as_its_own_steps():

@@ -152,3 +152,30 @@ def test_lines_tell_all_that_is_known():
     assert len(words.lines(check(*[overrun()] * 1000))) < 500
     assert words.headline(check()) == "within budget: 1 limit on 2 steps of 4 ranks"
     assert "1 unknown, allowed" in words.headline(check(overrun(answer="cannot be told"), allowed=True))
+
+
+def test_collectives_that_several_limits_count_are_listed_once():
+    layers = tuple(
+        call(
+            op="all_reduce", wire_bytes=10, module=f"layers.{n}.{name}", parameter=f"layers.{n}.{name}.weight"
+        )
+        for n in (0, 1)
+        for name in ("wq", "wo")
+    )
+    other = call(op="broadcast", wire_bytes=None, module="head")
+    limits = ("max_collectives", "max_wire_bytes")
+    both = [overrun(limit_name=name, calls=(*layers, other), calls_left_out=2) for name in limits]
+    longer = overrun(limit_name="max_exposed", calls=(*layers, other), calls_left_out=3)
+    made = check(*both, longer)
+    (_, first), (_, second), (_, third) = words.shown_parts(made)
+    assert first == [
+        "4 all_reduces · 40 B sent · on group 3 · forward · module layers.{0-1}.{wq,wo} · "
+        "parameter layers.{0-1}.{wq,wo}.weight",
+        "1 broadcast · unknown sent · on group 3 · forward · module head",
+        "and 2 causes more",
+    ]
+    assert second == ["the same collectives as for max_collectives"]
+    assert third == [*first[:-1], "and 3 causes more"], "others may be among those left out"
+    for text in (markdown(made), "\n".join(words.lines(made))):
+        assert text.replace("\\", "").count("4 all_reduces") == 2
+        assert "the same collectives as for" in text

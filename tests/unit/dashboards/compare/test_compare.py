@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from shardtoll.analyzers.compare.compare import Options, compare
-from shardtoll.dashboards.compare import compare_page
+from shardtoll.dashboards.compare import compare_page, rows
 from shardtoll.dashboards.compare.compare_shown import markdown, renderable
 from shardtoll.ledger.answers.comparison import Comparison, comparison_to_json
+from shardtoll.ledger.words import human
 from tests import sample_reports
 from tests.unit.analyzers.compare_runs import CALLS, made
 
@@ -39,6 +40,22 @@ def test_it_fits_every_width_and_says_the_same(width: int):
     words = " ".join(text.split())
     for part in ("a step takes", "all_gather", "layers.0.mlp", "unexplained", "scaling, 2 -> 4 ranks"):
         assert part in words
+
+
+def test_the_step_of_the_slowest_rank_and_the_mean_are_both_named():
+    """A report's step is that of its slowest rank; the parts of a comparison add up to the mean."""
+    slowest = next(each for each in FOUND.totals if each.name == "step of the slowest rank")
+    named = {row[0]: row[1:3] for row in rows.times(FOUND)}
+    assert "step" not in named
+    for figure, name in ((FOUND.step, rows.MEAN_STEP), (slowest, slowest.name)):
+        assert named[name] == tuple(
+            human.duration(round(each or 0)) for each in (figure.before, figure.after)
+        )
+    was, now = named[slowest.name]
+    assert f", mean of the ranks; on the slowest rank {was} before, {now} after: " in FOUND.headline
+    same = compare(made(0), made(1), ("a", "b"))
+    was, now = next(row[1:3] for row in rows.times(same) if row[0] == slowest.name)
+    assert f"a step takes {was} before, {now} after on the slowest rank; a change" in same.headline
 
 
 def test_the_page_is_the_same_twice_and_draws_both_steps():

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.dashboards.attempts.side_by_side import Attempt, rows
+from shardtoll.dashboards.exports import markdown
 from shardtoll.dashboards.facts import figures_of_run, step_times, summary
+from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.dashboards.page import notebook, page
 from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.page.views import anatomy
@@ -64,8 +66,8 @@ def test_the_step_is_not_that_which_one_rank_surveyed_alone():
 
 def test_parts_that_watched_steps_do_not_tell_are_unknown():
     time, _ = step_times.rank_times(watched())
-    assert time.parts_ns == (None, 6 * MS, None, None, 19 * MS)
-    assert (time.steps, time.total_ns) == (2, 25 * MS)
+    assert time.parts_ns == (None, 6 * MS, None, None, 18 * MS)
+    assert (time.steps, time.total_ns) == (2, 24 * MS)
 
 
 def untimed(report: Report, numbers: tuple[int, ...]) -> Report:
@@ -94,10 +96,10 @@ def test_a_watched_step_without_times_is_in_no_mean_of_exposed_communication(
 
 def test_watched_steps_alone_are_divided_where_one_tells():
     time, _ = step_times.rank_times(untimed(watched(), (2,)))
-    assert time.parts_ns == (None, 6 * MS, None, None, 19 * MS)
-    assert (time.steps, time.total_ns) == (1, 25 * MS)
+    assert time.parts_ns == (None, 6 * MS, None, None, 18 * MS)
+    assert (time.steps, time.total_ns, time.left_out_ns) == (1, 24 * MS, 1 * MS)
     time, _ = step_times.rank_times(untimed(watched(), (1, 2)))
-    assert time.parts_ns == (None, None, None, None, 25 * MS)
+    assert time.parts_ns == (None, None, None, None, 24 * MS)
 
 
 def test_a_lower_bound_of_exposed_communication_is_no_number_to_follow():
@@ -133,13 +135,13 @@ def test_slowest_stands_by_the_times_that_are_shown(width: int, capsys: pytest.C
 
 
 def test_capture_of_its_own_makes_no_rank_the_slowest():
-    """Bars leave capture out of watched steps: rank 0 takes longer with it, and rank 1 without it."""
+    """Every view leaves capture out of watched steps: rank 0 takes longer with it, and rank 1 without it."""
     longer = {"duration_ns": 40 * MS, "capture_ns": 15 * MS, "unattributed_ns": 34 * MS}
     slow = replace(WATCHED, rank=1, duration_ns=30 * MS, unattributed_ns=24 * MS)
     table = to_table("steps", [replace(WATCHED, **longer), slow])
     whole = sample_reports.report()
     times = step_times.rank_times(replace(whole, tables={**whole.tables, "steps": table}))
-    assert times[0].total_ns > times[1].total_ns
+    assert times[0].total_ns + times[0].left_out_ns > times[1].total_ns + times[1].left_out_ns
     assert step_times.marks(times) == {(1,): "slowest"}
 
 
@@ -238,16 +240,32 @@ DIVIDED = replace(WATCHED, compute_ns=15 * MS, idle_ns=3 * MS, unattributed_ns=1
 def test_parts_are_those_of_watched_steps_that_are_divided(capsys: pytest.CaptureFixture[str]):
     report = of(SURVEYED, *(replace(DIVIDED, step=number) for number in range(1, 100)))
     time, _ = step_times.rank_times(report)
-    assert time.parts_ns == (15 * MS, 6 * MS, 0, 3 * MS, 1 * MS)
-    assert (time.steps, time.total_ns, time.capture_ns, time.surveyed_ns) == (99, 25 * MS, 1 * MS, 40 * MS)
+    assert time.parts_ns == (15 * MS, 6 * MS, 0, 3 * MS, 0)
+    assert (time.steps, time.total_ns, time.left_out_ns, time.surveyed_ns) == (99, 24 * MS, 1 * MS, 40 * MS)
     assert sum(part for part in time.parts_ns if part is not None) == time.total_ns
     assert not step_times.mixed([time])
     told = shown(report, 140, capsys)
     assert "mean of 99 watched steps; compute and idle are divided as in 1 surveyed one, ± 2.00 ms" in told
     assert (
-        "A surveyed step takes 40.0 ms, of which 10.0 ms is the recording; no time here includes it." in told
-    )
+        "Recording costs a surveyed step 10.0 ms of its 40.0 ms, and a watched one 1.00 ms; no time here "
+        "includes it."
+    ) in told
     assert any("mean of 99 watched steps" in note for note in anatomy.figure(report).notes)
+
+
+def test_every_view_shows_one_time_for_the_step_of_one_run(capsys: pytest.CaptureFixture[str]):
+    """The bars of the first screen, the table of steps, its page and Markdown; capture is in none of them."""
+    long = replace(DIVIDED, duration_ns=29 * MS, unattributed_ns=5 * MS, capture_ns=5 * MS)
+    report = of(SURVEYED, *(replace(long, step=number) for number in range(1, 100)))
+    bar, _ = first_facts.bars(report)
+    time, _ = step_times.rank_times(report)
+    assert bar.total_ns == time.total_ns == time.step_ns == 24 * MS
+    assert sum(part_ns for _, part_ns in bar.parts) == bar.total_ns
+    told = shown(report, 140, capsys)
+    assert "24.0 ms" in told
+    for text in (told, tables.steps(report), markdown.markdown(report)):
+        assert "29.0 ms" not in text
+        assert "of which capture" not in text
 
 
 def test_where_nothing_was_watched_times_are_said_to_include_the_recording(

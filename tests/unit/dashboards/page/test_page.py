@@ -15,6 +15,7 @@ import pytest
 from shardtoll.dashboards.page import page
 from shardtoll.dashboards.page.html import frame
 from shardtoll.dashboards.page.html.page_bill import safe
+from shardtoll.dashboards.page.page import tab_title
 from shardtoll.dashboards.page.views import anatomy
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Evidence, Report
@@ -204,6 +205,18 @@ def test_findings_in_order_with_evidence_remedy_and_source(ordinary: str):
     ):
         assert part in text
     assert ordinary.index("<title>shardtoll: 1 error") < ordinary.index('id="headline"') < places[0]
+
+
+def test_the_title_of_a_tab_is_short_whatever_the_verdict_is():
+    report = sample_reports.report()
+    assert tab_title(report) == "shardtoll: 1 error (wrong-gradient) · 4 ranks"
+    assert tab_title(replace(report, headline="word " * 200)) == tab_title(report)
+    assert tab_title(replace(report, findings=report.findings[1:])).startswith(
+        "shardtoll: 1 warning (implicit-"
+    )
+    assert tab_title(replace(report, findings=())) == "shardtoll: nothing found · 4 ranks"
+    for made in (report, sample_reports.hostile(), sample_reports.empty()):
+        assert len(tab_title(made)) < 80
 
 
 def test_unknown_is_a_word(ordinary: str):

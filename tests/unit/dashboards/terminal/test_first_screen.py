@@ -321,7 +321,7 @@ def test_a_number_keeps_its_unit_in_the_verdict(monkeypatch: pytest.MonkeyPatch)
 
 def times(*step_ns: float) -> list[RankTime]:
     return [
-        RankTime((rank,), 1, took, (took, 0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, took, 0.0)
+        RankTime((rank,), 1, took, (took, 0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, 0.0)
         for rank, took in enumerate(step_ns)
     ]
 

@@ -167,3 +167,18 @@ def test_what_is_shown_is_within_half_a_percent(ns: float):
     shown = float(value.replace(",", "")) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert abs(shown - ns) <= 0.0051 * ns
     assert len(words) <= 9 or unit == "s"
+
+
+@pytest.mark.parametrize(
+    ("count", "verb", "words"),
+    [
+        (7, "wait", "the others wait"),
+        (1, "wait", "the other rank waits"),
+        (7, "have", "the others have"),
+        (1, "have", "the other rank has"),
+        (2, "", "the others"),
+        (1, "", "the other rank"),
+    ],
+)
+def test_one_that_is_left_is_no_several(count: int, verb: str, words: str):
+    assert human.others(count, verb) == words

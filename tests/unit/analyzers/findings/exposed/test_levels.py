@@ -308,7 +308,8 @@ class TestStraggler:
         late = {number: 4 if level_of(number) == "watch" else 40 for number in range(STEPS)}
         found = self.late(steps=steps(), late=late.__getitem__)
         assert found.toll_ns == 4 * MS
-        assert "the others wait 4.00 ms per step (4.0 %)" in found.title
+        assert found.remedy.measures, "nothing tells why: the remedy is to record more"
+        assert "the other rank waits 4.00 ms per step (4.0 %)" in found.title
         assert found.title.startswith("rank 1 is last in 100 of 100 collectives")
 
     def test_the_cause_of_waiting_is_as_long_as_it_is_in_watched_steps(self):
@@ -327,8 +328,9 @@ class TestStraggler:
         # Watched steps wait ten times as long: the reason for that is not on record, and this one no longer.
         late = {number: 40 if level_of(number) == "watch" else 4 for number in range(STEPS)}
         longer = self.late(steps=given, late=late.__getitem__)
-        assert "the others wait 40.0 ms per step" in longer.title
+        assert "the other rank waits 40.0 ms per step" in longer.title
         assert "it spends 40.0 ms longer computing" in longer.title
+        assert not longer.remedy.measures
 
     def test_waiting_in_the_first_step_is_no_late_start_if_the_bars_do_not_show_it(self, monkeypatch):
         # The first step is a surveyed one, and most of all waiting is there: 48 of 76 ms.

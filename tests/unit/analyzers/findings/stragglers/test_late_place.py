@@ -67,7 +67,7 @@ def test_a_rank_that_computes_longer_is_late_in_that_module(number: int, phase: 
     assert finding.ranks == (LATE,)
     assert finding.toll_ns == LATE_NS
     assert (finding.where.phase, finding.where.module) == (phase, module)
-    assert f"50.0 ms longer computing than the others, most in {phase} of {module}" in finding.title
+    assert f"50.0 ms longer computing than the other rank, most in {phase} of {module}" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_a_rank_late_before_its_step_is_told_why(kind: str, name: str, words: st
     stalls = [Stall(number, LATE, kind, name, "other", 1, LATE_NS, 0, before_ns=LATE_NS) for number in STEPS]
     report = run(ledger(rows, steps=steps, computes=computes, stalls=stalls))
     (finding,) = (f for f in report.findings if f.kind == "straggler")
-    assert f"50.0 ms longer {words} than the others" in finding.title
+    assert f"50.0 ms longer {words} than the other rank" in finding.title

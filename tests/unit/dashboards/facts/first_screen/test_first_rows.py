@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardtoll.dashboards.attempts.side_by_side import Attempt, bill_lines
+from shardtoll.dashboards.exports import markdown
 from shardtoll.dashboards.facts.first_screen import first_facts, together
 from shardtoll.dashboards.facts.first_screen.first_rows import FINDINGS, rows, worth_showing
 from shardtoll.dashboards.page.html.first import first_screen
@@ -52,9 +53,9 @@ BIASES = [wrong(f"layers.{layer}.bias") for layer in range(3)]
 def test_findings_that_differ_in_the_parameter_only_share_a_row():
     (row,) = rows(BIASES)
     assert (row.number, row.numbers) == (1, (1, 2, 3))
-    assert row.place == "3 biases (findings 1-3): layers.0.bias, layers.1.bias, ..."
+    assert row.place == "3 biases (findings 1-3): layers.{0-2}.bias"
     (pair,) = rows([wrong("up.weight"), wrong("up.bias")])
-    assert pair.place == "2 parameters (findings 1-2): up.weight, up.bias"
+    assert pair.place == "2 parameters (findings 1-2): up.{weight,bias}"
     (alone,) = rows(BIASES[:1])
     assert alone.place is None
 
@@ -80,14 +81,19 @@ def test_folded_rows_leave_room_for_others_on_screen_and_page():
     (first, _) = worth_showing(report)
     assert (first.numbers, first.follow) == (tuple(range(1, 7)), (("replica-drift", (4, 5, 6)),))
     assert first_facts.more_like(first) == "findings 4-6 (replica-drift) are its consequence"
-    assert report.verdict.startswith("6 errors of one cause to fix first: ")
+    assert report.verdict.startswith("6 errors of one cause (layers.{0-2}.bias) to fix first: ")
     other = replace(report, findings=(*BIASES, keyed(replace(wrong("other"), kind="replica-drift"))))
     assert [row.number for row in worth_showing(other)] == [1, 4]
     assert other.verdict.startswith("4 errors to fix first: ")
     assert len(report.findings) == 7
     for width in (80, 100):
-        assert "3 biases (findings 1-3): layers.0.bias" in shown(report, width)
+        assert "3 biases (findings 1-3): layers.{0-2}.bias" in shown(report, width)
     assert "findings 4-6 (replica-drift) are its consequence" in first_screen(report)
+    table = [line for line in markdown.markdown(report).splitlines() if line.startswith("| ")][2:]
+    numbers = [line.split(" |")[0].removeprefix("| ") for line in table[:2]]
+    assert numbers == ["1-6", "7"], "as on the screen; what follows stands in the row of its cause"
+    assert "3 biases (findings 1-3): layers.{0-2}.bias" in table[0].replace("\\", "")
+    assert "findings 4-6 (replica-drift) are its consequence" in table[0]
 
 
 def test_the_largest_toll_is_shown_and_said_though_warnings_stand_first():

@@ -1,0 +1,67 @@
+"""How several dotted names are written: the parts that differ stand in braces, as a shell expands them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from shardtoll.ledger.words.human import runs
+
+NAMED: Final = 3
+"""Names, or forms of several names, that are written; others stand as `...`."""
+PARTS: Final = 6
+"""Parts that stand in one brace; others stand as `...`."""
+_BRACES: Final = frozenset("{},")
+
+_Form: TypeAlias = tuple[tuple[str, ...], ...]
+"""For each part of a dotted name, what stands there: all combinations of them are names."""
+
+
+def shortened(names: Iterable[str], most: int = NAMED) -> str:
+    """Return dotted names in as few forms as they have, at most `most`.
+
+    >>> shortened(["layers.3.wq.weight", "layers.3.wk.weight"])
+    'layers.3.{wq,wk}.weight'
+    """
+    split = [_split(each) for each in names]
+    forms: list[_Form] = []
+    for length in dict.fromkeys(map(len, split)):
+        forms += _joined([tuple((part,) for part in name) for name in split if len(name) == length])
+    said = [".".join(map(_part, form)) for form in forms[:most]]
+    return ", ".join([*said, *(["..."] if len(forms) > most else [])])
+
+
+def _split(name: str) -> tuple[str, ...]:
+    """Return the parts of a name; one with braces of its own is one part, which nothing joins."""
+    return (name,) if _BRACES & set(name) else tuple(name.split("."))
+
+
+def _joined(forms: Sequence[_Form]) -> list[_Form]:
+    """Return forms of equal length with those joined that differ in one part, as long as any do."""
+    made = list(dict.fromkeys(forms))
+    # A part alone has nothing in common with others.
+    length = len(made[0]) if len(made[0]) > 1 else 0
+    while True:
+        tries = [_joined_at(made, place) for place in reversed(range(length))]
+        best = min(tries, key=len, default=made)
+        if len(best) == len(made):
+            return made
+        made = best
+
+
+def _joined_at(forms: Sequence[_Form], place: int) -> list[_Form]:
+    """Return the forms with those joined that differ in this part only, where the first of them stands."""
+    alike: dict[_Form, list[str]] = {}
+    for form in forms:
+        alike.setdefault((*form[:place], (), *form[place + 1 :]), []).extend(form[place])
+    return [(*rest[:place], tuple(dict.fromkeys(parts)), *rest[place + 1 :]) for rest, parts in alike.items()]
+
+
+def _part(parts: tuple[str, ...]) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.isascii() and part.isdecimal() for part in parts):
+        shown = runs(map(int, parts)).split(", ")
+    else:
+        shown = list(parts)
+    return f"{{{','.join([*shown[:PARTS], *(['...'] if len(shown) > PARTS else [])])}}}"
