@@ -45,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test a time limit where pytest-timeout is there and no `--timeout` was given."""
+    """Have tests that run alone last; give each a time limit where pytest-timeout is there and none given."""
+    items[:] = alone.last(items)
     if config.pluginmanager.hasplugin("timeout") and config.getoption("--timeout") is None:
         for item in items:
             if item.get_closest_marker("timeout") is None:

@@ -182,7 +182,10 @@ def test_a_class_that_a_known_module_gets_later_is_looked_at_too(monkeypatch: py
     late = type("Late", (), {"step": lambda self: None, "__module__": module.__name__})
     module.Late = late  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "another_of_a_test", types.ModuleType("another_of_a_test"))
-    with pytest.raises(AssertionError, match=r"of_a_test\.Late\.step was replaced"), leftovers.none_expected():
+    with (
+        pytest.raises(AssertionError, match=r"of_a_test\.Late\.step was replaced"),
+        leftovers.none_expected(),
+    ):
         patched(late, "step")
 
 
