@@ -22,8 +22,9 @@ demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes
 # Tests wait for ranks and browsers: with a worker a core, three tenths of two cores were idle.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 2))(0)) + 1))')
 
-# In their own order, live tests come first and many small files last, so that all workers end together. mypy has
-# one thread: beside the tests it fills a core that waits, and what it found is printed last.
+# In their own order, live tests come first and many small files last, so that all workers end together; behind them
+# come those that run alone. mypy has one thread: beside the tests it fills a core that waits, and what it found is
+# printed last.
 test: lint-files $(VENV)/.browser  ## lint and every test; WORKERS=N so many at a time
 	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; trap 'kill $$mypy 2>/dev/null' EXIT INT TERM; \
 	  $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \

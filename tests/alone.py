@@ -74,6 +74,16 @@ def turn_of(item: pytest.Item, following: pytest.Item | None) -> Iterator[None]:
         yield
 
 
+def last(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with files that hold such a test last, all else in its order.
+
+    In the middle of a run each of those files waits for the longest test of the others to end. At the end of
+    it little is left to wait for.
+    """
+    files = {item.path for item in items if is_alone(item)}
+    return sorted(items, key=lambda item: item.path in files)
+
+
 def is_alone(item: pytest.Item) -> bool:
     """Whether a test is marked to run alone."""
     return item.get_closest_marker(MARK) is not None

@@ -45,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test a time limit where pytest-timeout is there and no `--timeout` was given."""
+    """Have tests that run alone last; give each a time limit where pytest-timeout is there and none given."""
+    items[:] = alone.last(items)
     if config.pluginmanager.hasplugin("timeout") and config.getoption("--timeout") is None:
         for item in items:
             if item.get_closest_marker("timeout") is None:
@@ -80,11 +81,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+_row = leftovers.Row()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """After every test: no mode, patch, hook, profiler, thread, setting or open session is left behind."""
-    with leftovers.none_expected():
+    with _row.none_expected():
         yield
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """What tests share is made between them: no test is held to how the process was before."""
+    if fixturedef.scope != "function":
+        _row.forget()
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[object]) -> None:
+    """What tests shared is taken down between them."""
+    if fixturedef.scope != "function":
+        _row.forget()
 
 
 @pytest.fixture

@@ -41,6 +41,67 @@ def test_a_warning_fails_a_test_of_ours(tmp_path: Path):
     assert "DeprecationWarning: an old name" in ran.stdout
 
 
+SHARED = """import os
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def shared():
+    os.environ["OF_A_MODULE"] = "1"
+    yield
+    del os.environ["OF_A_MODULE"]
+
+
+def test_before():
+    pass
+
+
+def test_with_it(shared):
+    pass
+"""
+LEAVING = """import os
+
+
+def test_after():
+    pass
+
+
+def test_leaving():
+    os.environ["LEFT"] = "1"
+
+
+def test_last():
+    pass
+"""
+
+
+def test_what_tests_share_is_no_tests_fault_and_what_one_leaves_is(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n", encoding="utf-8")
+    (tmp_path / "test_a.py").write_text(SHARED, encoding="utf-8")
+    (tmp_path / "test_b.py").write_text(LEAVING, encoding="utf-8")
+    ran = _pytest(tmp_path, *LACKING)
+    assert "5 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert "LEFT: None became '1'" in ran.stdout
+    assert "OF_A_MODULE" not in ran.stdout
+
+
+ALONE = (
+    "import pytest\n\n\n@pytest.mark.alone\ndef test_measures():\n    pass\n\n\ndef test_here():\n    pass\n"
+)
+OTHERS = "def test_one():\n    pass\n\n\ndef test_two():\n    pass\n"
+
+
+def test_files_whose_tests_run_alone_come_last(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n", encoding="utf-8")
+    for name, text in {"a": OTHERS, "b": ALONE, "c": OTHERS}.items():
+        (tmp_path / f"test_{name}.py").write_text(text, encoding="utf-8")
+    ran = _pytest(tmp_path, "--collect-only", *LACKING)
+    found = [line.rpartition("/")[2] for line in ran.stdout.splitlines() if "::" in line]
+    others = [f"test_{name}.py::test_{number}" for name in "ac" for number in ("one", "two")]
+    assert found == [*others, "test_b.py::test_measures", "test_b.py::test_here"], ran.stdout + ran.stderr
+
+
 def test_each_test_here_has_a_time_limit(request: pytest.FixtureRequest):
     config = request.config
     if not config.pluginmanager.hasplugin("timeout") or config.getoption("--timeout") is not None:

@@ -1,4 +1,7 @@
-"""One rank's ledger as bytes, to send to another rank: a JSON head, then one Parquet blob a table."""
+"""One rank's ledger as bytes, to send to another rank: a JSON head, then one Parquet blob a table.
+
+The blob of a table without rows has no bytes: most tables of most runs are empty, and take as long as others.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.record import Group, Run
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
-from shardtoll.ledger.tables.tables import SCHEMAS
+from shardtoll.ledger.tables.tables import SCHEMAS, empty_table
 from shardtoll.ledger.tables.validated import validated
 
 _HEAD_BYTES: Final = 8
@@ -20,7 +23,8 @@ _HEAD_BYTES: Final = 8
 
 def pack(ledger: Ledger) -> bytes:
     """Return the ledger as bytes."""
-    blobs = [to_parquet(ledger.tables[table]).to_pybytes() for table in SCHEMAS]
+    tables = [ledger.tables[table] for table in SCHEMAS]
+    blobs = [to_parquet(table).to_pybytes() if table.num_rows else b"" for table in tables]
     head = json.dumps(
         {
             "run": to_plain(ledger.run),
@@ -46,6 +50,9 @@ def _unpack(data: bytes) -> Ledger:
     head = json.loads(data[_HEAD_BYTES:offset])
     tables = {}
     for table, size in zip(SCHEMAS, head["sizes"], strict=True):
+        if size == 0:
+            tables[table] = empty_table(table)
+            continue
         packed = from_parquet(pa.py_buffer(data[offset : offset + size]))
         tables[table] = validated(table, packed.cast(SCHEMAS[table]))
         offset += size

@@ -122,9 +122,12 @@ class RankWriter:
         """
         write_whole(provisional_path(self.folder, self.rank), packed(made, self._run_id))
 
-    def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
+    def close(
+        self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = (), *, keep: bool = True
+    ) -> Ledger:
         """Turn the journals into Parquet, mark the rank closed and return its ledger.
 
+        `keep` False: the folder goes with the session, and nothing more is written to it.
         Raises UnfinishedFolder, which has the ledger, when files were removed or changed meanwhile, or the
         disk is full.
         """
@@ -141,13 +144,8 @@ class RankWriter:
         try:
             if trouble is not None:
                 raise trouble
-            for table in self._journals:
-                _write_parquet(self.folder / file_name(table, self.rank, "parquet"), tables[table])
-                (self.folder / file_name(table, self.rank, "arrows")).unlink()
-            self.describe(run, groups, findings, closed=True)
-            # Nobody reads it of a rank that closed.
-            with contextlib.suppress(OSError):
-                provisional_path(self.folder, self.rank).unlink(missing_ok=True)
+            if keep:
+                self._finish(ledger)
         except OSError as error:
             self.abandon()
             raise UnfinishedFolder(self.folder, error, ledger) from error
@@ -155,6 +153,16 @@ class RankWriter:
             # Its traceback holds this frame and the callers': a circle that would keep their variables.
             trouble = None
         return ledger
+
+    def _finish(self, ledger: Ledger) -> None:
+        """Replace the journals by Parquet files of their rows. Raises OSError if they cannot be written."""
+        for table in self._journals:
+            _write_parquet(self.folder / file_name(table, self.rank, "parquet"), ledger.tables[table])
+            (self.folder / file_name(table, self.rank, "arrows")).unlink()
+        self.describe(ledger.run, ledger.groups, ledger.findings, closed=True)
+        # Nobody reads it of a rank that closed.
+        with contextlib.suppress(OSError):
+            provisional_path(self.folder, self.rank).unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Close the files as they are; the rank then reads as one that died. Safe to call twice."""

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from shardtoll.analyzers.analyses import ANALYSES
 from shardtoll.profiler.live.capture import compiler
+from tests import leftovers
 
 for _analysis in ANALYSES:
     import_module(f"shardtoll.analyzers.findings.{_analysis.module}")
@@ -15,3 +16,6 @@ for _analysis in ANALYSES:
 for _name, _module in list(sys.modules.items()):
     if _name.startswith(compiler._OURS):
         compiler._known_codes(_name, _module)
+
+# Every rank is held to what it finds as it begins.
+leftovers.look_ahead()

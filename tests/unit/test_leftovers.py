@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -174,6 +175,20 @@ def test_nothing_is_found_where_everything_was_undone() -> None:
             plant()()
 
 
+def test_a_class_that_a_known_module_gets_later_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("torch.optim.of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    leftovers.look_ahead()
+    late = type("Late", (), {"step": lambda self: None, "__module__": module.__name__})
+    module.Late = late  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "another_of_a_test", types.ModuleType("another_of_a_test"))
+    with (
+        pytest.raises(AssertionError, match=r"of_a_test\.Late\.step was replaced"),
+        leftovers.none_expected(),
+    ):
+        patched(late, "step")
+
+
 LIBRARYS = {"environment variable KINETO_LOG_LEVEL_OF_A_TEST", "warnings filters"}
 """What a trainer library may leave as well."""
 
@@ -207,6 +222,53 @@ def test_the_tests_own_error_goes_first() -> None:
     with pytest.raises(ZeroDivisionError):
         failing()
     undone[0]()
+
+
+def test_the_end_of_a_test_is_the_beginning_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[leftovers.Snapshot] = []
+
+    def counted() -> leftovers.Snapshot:
+        taken.append(take())
+        return taken[-1]
+
+    take = leftovers.take
+    monkeypatch.setattr(leftovers, "take", counted)
+    row = leftovers.Row()
+    for number in range(3):
+        with row.none_expected():
+            assert len(taken) == number + 1
+    assert len(taken) == 4
+    row.forget()
+    with row.none_expected():
+        assert len(taken) == 5
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_one_test_of_a_row_is_blamed_and_none_after_it(name: str) -> None:
+    torch.ops._c10d_functional.all_reduce.default  # noqa: B018 - loaded, so that it stands before
+    row = leftovers.Row()
+    with row.none_expected():
+        pass
+    with pytest.raises(AssertionError) as found, row.none_expected():
+        undo = PLANTED[name]()
+    with row.none_expected():
+        pass
+    undo()
+    assert f"{name} was replaced" in str(found.value) or f"{name}: " in str(found.value)
+
+
+def test_what_changes_between_tests_is_no_tests_fault() -> None:
+    row = leftovers.Row()
+    with row.none_expected():
+        pass
+    undo = variable()
+    row.forget()
+    with row.none_expected():
+        pass
+    undo()
+    row.forget()
+    with row.none_expected():
+        pass
 
 
 def test_every_test_is_checked(request: pytest.FixtureRequest) -> None:

@@ -199,7 +199,8 @@ class Kept:
             # The disk is full, and may have room again by now.
             unsaid = self._notices
         try:
-            here = _with_notices(self.writer.close(*self._description()), unsaid)
+            closed = self.writer.close(*self._description(), keep=not self._is_temporary)
+            here = _with_notices(closed, unsaid)
         except UnfinishedFolder as error:
             here = self._unfinished(error.ledger, error.message, unsaid)
         if tracer is not None:

@@ -34,77 +34,95 @@ if "RANK" in os.environ:
 """Of a process that has only begun."""
 
 
+WORK = """
+import os, pathlib, sys, time
+def note(folder):
+    print('of rank', os.environ['RANK'], os.environ['WORD'])
+    pathlib.Path(folder, os.environ['RANK']).write_text(f'{os.getppid()}')
+def fails(folder):
+    sys.exit(3 if os.environ['RANK'] == '1' else 0)
+def waits(folder):
+    there = [name for name in ('torch._dynamo', 'torch.distributed.fsdp') if name in sys.modules]
+    pathlib.Path(folder, 'began.' + os.environ['RANK']).write_text(' '.join(there))
+    time.sleep(60)
+"""
+
+
 @pytest.fixture
 def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A server that imports next to nothing; `work.py` lies where its ranks find it."""
-    (tmp_path / "work.py").write_text(
-        "import os, sys, pathlib\n"
-        "def note(folder):\n"
-        "    print('of rank', os.environ['RANK'], os.environ['WORD'])\n"
-        "    pathlib.Path(folder, os.environ['RANK']).write_text(f'{os.getppid()}')\n"
-        "def fails(folder):\n"
-        "    sys.exit(3 if os.environ['RANK'] == '1' else 0)\n"
-        "def waits(folder):\n"
-        "    import time; time.sleep(60)\n"
-        "def imports(folder):\n"
-        "    import torch._dynamo, torch.distributed.fsdp\n"
-    )
-    # `site` imports it in every interpreter, before anything of ours.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    """A server that forks its ranks, after a first job; and the folder of all."""
+    monkeypatch.setenv("PYTHONPATH", found_in(tmp_path))
     with Forked(tmp_path / "server.log") as server:
-        yield server
+        run(server, "note", tmp_path)
+        yield server, tmp_path
 
 
-def run(server: Forked, function: str, folder: Path, limit_s: float = 60.0) -> None:
+@pytest.fixture(scope="module")
+def spawned(tmp_path_factory: pytest.TempPathFactory):
+    """The same of one that spawns them. Each rank imports torch, seconds of work: tests share the server."""
+    folder = tmp_path_factory.mktemp("spawned")
+    # `site` imports it in every interpreter, before anything of ours.
+    (folder / "sitecustomize.py").write_text(STARTS_A_THREAD + SHOWS_ITSELF)
+    with pytest.MonkeyPatch.context() as patch, Forked(folder / "server.log") as server:
+        patch.setenv("PYTHONPATH", found_in(folder))
+        patch.setenv("SHOWN", str(folder))
+        # As an argument the second would be too long.
+        run(server, "note", folder, **{f"LONG{number}": "x" * 100_000 for number in range(2)})
+        for rank in range(2):
+            # Later jobs write it again.
+            (folder / f"shown.{rank}").rename(folder / f"noted.{rank}")
+        yield server, folder
+
+
+def found_in(folder: Path) -> str:
+    """Put `work.py` in the folder; return the path by which ranks find it."""
+    (folder / "work.py").write_text(WORK)
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+
+def run(server: Forked, function: str, folder: Path, limit_s: float = 60.0, **variables: str) -> None:
     server.run(
-        ("work", function, [str(folder)]), [{"WORD": f"word{rank}"} for rank in range(2)],
+        ("work", function, [str(folder)]), [{"WORD": f"secret{rank}", **variables} for rank in range(2)],
         limit_s=limit_s, log=folder / "ranks.txt",
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("threads", [False, True])
-def test_ranks_run_with_threads_of_a_library_and_without(forked: Forked, tmp_path: Path, threads: bool):
-    (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD if threads else "")
-    run(forked, "note", tmp_path)
-    assert (tmp_path / "ranks.txt").read_text() == (
-        "--- rank 0\nof rank 0 word0\n--- rank 1\nof rank 1 word1\n"
+def test_ranks_run_without_threads_of_a_library(forked: tuple[Forked, Path]):
+    runs_jobs(*forked, threads=False)
+
+
+def test_ranks_run_with_threads_of_a_library(spawned: tuple[Forked, Path]):
+    runs_jobs(*spawned, threads=True)
+
+
+def runs_jobs(server: Forked, folder: Path, threads: bool) -> None:
+    assert (folder / "ranks.txt").read_text() == (
+        "--- rank 0\nof rank 0 secret0\n--- rank 1\nof rank 1 secret1\n"
     )
-    parents = {(tmp_path / str(rank)).read_text().split()[0] for rank in range(2)}
-    assert parents == {str(forked._process and forked._process.pid)}
-    log = (tmp_path / "server.log").read_text()
+    parents = {(folder / str(rank)).read_text().split()[0] for rank in range(2)}
+    assert parents == {str(server._process and server._process.pid)}
+    log = (folder / "server.log").read_text()
     assert (fork_server._NO_FORK in log) == threads
     with pytest.raises(JobError, match="rank 1 ended with exit code 3"):
-        run(forked, "fails", tmp_path)
-    with pytest.raises(JobError, match=r"did not finish in time \(1 s\)"):
-        run(forked, "waits", tmp_path, limit_s=1.0)
+        run(server, "fails", folder)
+    with pytest.raises(JobError, match=r"did not finish in time \(0 s\)"):
+        run(server, "waits", folder, limit_s=0.5)
+    # The limit begins once all have imported torch: that alone takes longer.
+    for rank in range(2):
+        assert (folder / f"began.{rank}").read_text() == "torch._dynamo torch.distributed.fsdp"
     # Said once, however many jobs there are.
-    assert (tmp_path / "server.log").read_text().count(fork_server._NO_FORK) == threads
+    assert (folder / "server.log").read_text().count(fork_server._NO_FORK) == threads
 
 
 def test_a_spawned_rank_shares_nothing_with_the_server_and_keeps_its_environment_to_itself(
-    forked: Forked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spawned: tuple[Forked, Path],
 ):
-    (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD + SHOWS_ITSELF)
-    monkeypatch.setenv("SHOWN", str(tmp_path))
-    # As an argument the second would be too long.
-    long = {f"LONG{number}": "x" * 100_000 for number in range(2)}
-    forked.run(
-        ("work", "note", [str(tmp_path)]), [{"WORD": f"secret{rank}", **long} for rank in range(2)],
-        limit_s=60.0, log=tmp_path / "ranks.txt",
-    )  # fmt: skip
-    assert (tmp_path / "ranks.txt").read_text() == (
-        "--- rank 0\nof rank 0 secret0\n--- rank 1\nof rank 1 secret1\n"
-    )
+    _, folder = spawned
     for rank in range(2):
-        shown = json.loads((tmp_path / f"shown.{rank}").read_text())
+        shown = json.loads((folder / f"noted.{rank}").read_text())
         assert "work" in shown["arguments"]
         assert "secret" not in shown["arguments"]
-        log = str(tmp_path / f"ranks.txt.{rank}")
+        log = str(folder / f"ranks.txt.{rank}")
         assert [shown["files"][number] for number in "012"] == [os.devnull, log, log]
         # One more: it is closed once the rank has imported.
         assert sum("pipe:" in where for where in shown["files"].values()) == 1
-
-
-def test_the_limit_of_a_spawned_rank_begins_once_it_has_imported_torch(forked: Forked, tmp_path: Path):
-    (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD)
-    run(forked, "imports", tmp_path, limit_s=0.5)

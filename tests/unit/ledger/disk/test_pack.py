@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from shardtoll.ledger import Ledger
@@ -10,6 +12,15 @@ from shardtoll.ledger.tables.ledger import empty_tables
 def test_a_ledger_survives_the_wire(make):
     for ledger in (make.ledger(rank=3), Ledger(make.run(), (), empty_tables())):
         assert unpack(pack(ledger)) == ledger
+
+
+def test_a_table_without_rows_takes_no_bytes(make):
+    ledger = make.ledger()
+    data = pack(ledger)
+    head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    rows = [table.num_rows for table in ledger.tables.values()]
+    assert 0 in rows
+    assert sorted(size > 0 for size in head["sizes"]) == sorted(count > 0 for count in rows)
 
 
 def test_bytes_behind_the_ledger_do_no_harm(make):

@@ -139,3 +139,38 @@ def test_records_of_one_rank_that_cannot_be_read_cost_no_other_rank_s(
     (notice,) = ledger.tables["notices"].to_pylist()
     assert (notice["rank"], notice["kind"]) == (2, "gather-incomplete")
     assert notice["text"].startswith("the records of rank 2 cannot be read (")
+
+
+def test_a_run_that_nobody_keeps_is_read_back_and_nothing_more_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(0, 4, None, lambda: run_of(0), cast(Any, SimpleNamespace(all_records=lambda: ())))
+    kept._writer = writer_of(kept.folder, 0)
+    train(kept.writer, 0, 1)
+    before = {path: path.stat().st_size for path in kept.folder.iterdir()}
+    monkeypatch.setattr(kept.meeting, "collect", lambda limit_s: {})
+    ledger = kept.close(None, 1.0)
+    assert ledger is not None
+    assert steps(ledger) == [(0, 0), (0, 1)]
+    after = {path: path.stat().st_size for path in kept.folder.iterdir()}
+    ends = {path for path in before if path.suffix == ".arrows"}
+    assert after.keys() == before.keys()
+    assert all(after[path] == before[path] for path in before.keys() - ends)
+    assert all(journal._file.closed for journal in kept.writer._journals.values())
+    kept.let_go()
+    assert not kept.folder.exists()
+
+
+def test_a_rank_of_a_run_that_nobody_keeps_loses_nothing_on_a_disk_that_filled_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(0, 4, None, lambda: run_of(0), cast(Any, SimpleNamespace(all_records=lambda: ())))
+    kept._writer = writer_of(kept.folder, 0)
+    train(kept.writer, 0)
+    kept.writer.folder = Path("/nowhere")
+    monkeypatch.setattr(kept.meeting, "collect", lambda limit_s: {})
+    ledger = kept.close(None, 1.0)
+    kept.let_go()
+    assert ledger is not None
+    assert steps(ledger) == [(0, 0)]
+    assert not ledger.tables["notices"].num_rows
