@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.model.cost import collective_cost as collective_cost
     from shardtoll.analyzers.roofline.model.cost import collective_costs as collective_costs
     from shardtoll.analyzers.roofline.model.measured import calibrated as calibrated
+    from shardtoll.analyzers.roofline.model.measured import extrapolated as extrapolated
     from shardtoll.analyzers.roofline.model.measured import measured_cost as measured_cost
+    from shardtoll.analyzers.roofline.model.measured import measured_ranks as measured_ranks
     from shardtoll.analyzers.roofline.model.measured import sizes_note as sizes_note
     from shardtoll.analyzers.roofline.model.measured import with_links as with_links
     from shardtoll.analyzers.roofline.model.place import Placement as Placement
@@ -56,7 +58,7 @@ else:
             "machines.quantity": "Quantity",
             "machines.write": "gpu_to_toml to_toml",
             "model.cost": "Cost collective_cost collective_costs",
-            "model.measured": "calibrated measured_cost sizes_note with_links",
+            "model.measured": "calibrated extrapolated measured_cost measured_ranks sizes_note with_links",
             "model.place": "Placement hosts_note one_node place ranks_per_host",
         },
     )

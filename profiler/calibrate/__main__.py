@@ -221,6 +221,11 @@ def _summary(chosen: argparse.Namespace, result: Sweep) -> list[str]:
         lines.append("to be surer: a larger --limit-s, no more ranks than cores on a host, a quiet machine")
     else:
         lines.append(f"every median is sure to {chosen.target:.0%}")
+    if result.left_out:
+        lines.append(
+            f"left out for lack of time: groups of {', '.join(result.left_out)}, whose floors are "
+            "extrapolated; to measure them: a larger time limit"
+        )
     if result.unsupported:
         lines.append(f"not done by this backend: {', '.join(result.unsupported)}")
     return lines
