@@ -284,11 +284,21 @@ def _unbilled(unbilled: Unbilled, run: Run) -> str:
     elif (did := doing(unbilled)) is not None:
         why = f"the device is idle, and {did}"
     elif run.device == "cpu" or (run.device is None and run.source == "live"):
-        why = "no operator runs (Python, loading or sleep)"
+        why = f"no operator runs (Python, loading or sleep){how_to_find(run)}"
     else:
-        why = "the device is idle, as its host has launched nothing"
+        why = f"the device is idle, as its host has launched nothing{how_to_find(run)}"
     time = human.duration(unbilled.time_ns)
     return f"No finding explains {time} ({share}) of rank {unbilled.rank}'s {step} step: {why}."
+
+
+def how_to_find(run: Run) -> str:
+    """Return a clause on how to find the code of a host in idle time that is in no finding; empty for a
+    forecast, whose host ran nowhere."""
+    if run.is_forecast:
+        return ""
+    return (
+        "; py-spy dump shows the line" if run.source == "live" else "; trace with_stack=True to see its code"
+    )
 
 
 def doing(unbilled: Unbilled) -> str | None:

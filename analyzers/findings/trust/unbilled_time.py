@@ -57,9 +57,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     # What a late rank does before it comes is its finding's matter, whatever part of it has a figure.
     late = {finding.ranks for finding in findings if finding.kind == "straggler"}
     ranks = [
-        rank
-        for rank in sorted(parted)
-        if rank in steps_of.index and (rank == slowest or (rank,) not in late)
+        rank for rank in sorted(parted) if rank in steps_of.index and (rank == slowest or (rank,) not in late)
     ]
     parts_ns = {}
     for rank in ranks:
