@@ -10,6 +10,7 @@ from shardtoll.ledger.lazy import exports
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.machines.choose import choose_fabric as choose_fabric
+    from shardtoll.analyzers.roofline.machines.choose import describes as describes
     from shardtoll.analyzers.roofline.machines.choose import fabric_on_record as fabric_on_record
     from shardtoll.analyzers.roofline.machines.choose import gpu_of_run as gpu_of_run
     from shardtoll.analyzers.roofline.machines.choose import other_device_note as other_device_note
@@ -49,7 +50,7 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "machines.choose": "choose_fabric fabric_on_record gpu_of_run other_device_note with_device",
+            "machines.choose": "choose_fabric describes fabric_on_record gpu_of_run other_device_note with_device",
             "machines.curve": "Curve CurvePoint",
             "machines.fabric": "Fabric Link UNKNOWN",
             "machines.gpu": "Gpu find_gpu known_gpus load_gpu",

@@ -206,6 +206,7 @@ def _head(chosen: argparse.Namespace, facts: dict[str, Any], provided: str) -> d
         head["backends"] = ["gloo"]
     else:
         head["device_names"] = [facts["device"]]
+    head["hosts"] = facts["hosts"]
     return head
 
 
