@@ -50,7 +50,8 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "machines.choose": "choose_fabric describes fabric_on_record gpu_of_run other_device_note with_device",
+            "machines.choose": "choose_fabric describes fabric_on_record gpu_of_run other_device_note "
+            "with_device",
             "machines.curve": "Curve CurvePoint",
             "machines.fabric": "Fabric Link UNKNOWN",
             "machines.gpu": "Gpu find_gpu known_gpus load_gpu",

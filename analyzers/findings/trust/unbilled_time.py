@@ -39,9 +39,9 @@ _PARTS: Final = ("duration_ns", "idle_ns", "unattributed_ns", "capture_ns")
 def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | None:
     """Return the largest part of a rank's mean step that is on no bill, if it is a large share.
 
-    It is that of the rank with most of it, late ones left out unless they are slowest. Ranks that reduce together have steps of one length: the slowest
-    says nothing of who stands idle. None if nothing divides the slowest rank's steps: most of a watched step
-    is then unattributed by design.
+    It is that of the rank with most of it, late ones left out unless they are slowest. Ranks that reduce
+    together have steps of one length: the slowest says nothing of who stands idle. None if nothing divides
+    the slowest rank's steps: most of a watched step is then unattributed by design.
     """
     parts = context.parts_rows
     parted = _duration_ns(parts)
