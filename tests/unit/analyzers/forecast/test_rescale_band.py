@@ -114,7 +114,8 @@ def test_efficiency_is_against_the_fewest_ranks_of_the_same_machine():
             share = first.step_ns.expected / point.step_ns.expected * (1 if work == 1 else 2 / point.world)
             assert point.efficiency.expected == pytest.approx(share)
             assert point.efficiency.expected <= 1
-    said = "work per GPU and second, against that on 2 ranks of CPU on h100x8-ib400; its band is that of the step"
+    base = "work per GPU and second, against that on 2 ranks of CPU on h100x8-ib400"
+    said = f"{base}; its band is that of the step"
     assert scaling_shown.efficiency(answer) == f"efficiency: {said}"
     out = StringIO()
     Console(file=out, width=140).print(scaling_shown.renderable(answer, 140))
