@@ -222,8 +222,8 @@ def values_unasked(report: Report) -> str | None:
     """
     if _dry_of_several(report):
         return (
-            "A dry run has one rank and no values, so it does not look for gradients that no collective "
-            "reduces: `shardtoll run` on two ranks does."
+            "A dry run has one rank and no values: it does not look for gradients that no collective "
+            "reduces. `shardtoll run` on two ranks does."
         )
     if report.run.source != "live" or len(report.run.ranks_seen) < 2 or not _trained(report):
         return None

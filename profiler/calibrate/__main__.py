@@ -224,8 +224,8 @@ def _summary(chosen: argparse.Namespace, result: Sweep) -> list[str]:
         lines.append(f"every median is sure to {chosen.target:.0%}")
     if result.left_out:
         lines.append(
-            f"left out for lack of time: groups of {', '.join(result.left_out)}, whose floors are "
-            "extrapolated; to measure them: a larger time limit"
+            f"left out, as the time did not suffice: groups of {', '.join(result.left_out)}; their floors "
+            "are extrapolated; to measure them, give more time"
         )
     if result.unsupported:
         lines.append(f"not done by this backend: {', '.join(result.unsupported)}")

@@ -46,7 +46,7 @@ class Sweep:
     unsupported: tuple[str, ...] = ()
     """Ops that the backend does not do."""
     left_out: tuple[str, ...] = ()
-    """Names of the spare kinds of groups for which there was no time."""
+    """Names of the spare kinds of groups that the time did not suffice for."""
 
     def wide(self, target: float) -> list[tuple[Case, float | None]]:
         """Return the cases whose median's interval is wider than `target` on either side, and how wide."""

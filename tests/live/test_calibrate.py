@@ -106,7 +106,7 @@ def test_parts_of_a_host_are_measured_too_if_there_is_time(
     curves = load_fabric(tmp_path / "fabric.toml").curves
     assert {curve.ranks for curve in curves if curve.op in ("all_reduce", "broadcast")} == sizes
     assert {curve.ranks for curve in curves if curve.op in ("send", "recv")} == {2}
-    assert ("left out for lack of time: groups of 2 ranks" in ran.stdout) == (2 not in sizes)
+    assert ("left out, as the time did not suffice: groups of 2 ranks" in ran.stdout) == (2 not in sizes)
 
 
 def test_points_of_torchrun_become_the_same_curves(tmp_path: Path) -> None:

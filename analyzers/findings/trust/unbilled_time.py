@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -48,33 +48,29 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     # If some watched steps show their waits, these count.
     lasted = {**_duration_ns(context.timed_rows), **_duration_ns(context.told_rows), **parted}
     slowest = max(sorted(lasted), key=lambda each: lasted[each], default=None)
-    steps_of = context.surveyed_rows["rank"].value_counts()
-    if slowest not in parted or slowest not in steps_of.index:
+    # Plain mappings: a look into a frame for each of a thousand ranks takes longer than all the rest.
+    steps_of: dict[Any, int] = context.surveyed_rows["rank"].value_counts().to_dict()
+    if slowest not in parted or slowest not in steps_of:
         return None
     stalls = keep(context.stalls_in_steps, context.stalls_in_steps["step"].isin(context.surveyed))
-    lost = stalls.groupby(["rank", "kind"])["lost_ns"].sum()
-    means = parts.groupby("rank")[list(_PARTS)].mean()
-    # What a late rank does before it comes is its finding's matter, whatever part of it has a figure.
+    lost: dict[Any, float] = stalls.groupby(["rank", "kind"])["lost_ns"].sum().to_dict()
+    means: dict[Any, dict[int, float]] = parts.groupby("rank")[list(_PARTS)].mean().to_dict()
+    # A late rank's idle time is its finding's matter, even if that has no figure for a part of it.
     late = {finding.ranks for finding in findings if finding.kind == "straggler"}
-    ranks = [
-        rank for rank in sorted(parted) if rank in steps_of.index and (rank == slowest or (rank,) not in late)
-    ]
-    parts_ns = {}
+    ranks = [rank for rank in sorted(parted) if rank in steps_of and (rank == slowest or (rank,) not in late)]
+    parts_ns, slowed_ranks = {}, context.slowed_ranks
     for rank in ranks:
-        mean = means.loc[rank]
-        by_kind = {
-            kind: float(lost.get((rank, kind), 0)) / int(steps_of[rank]) for kind in IDLE_BILLS.values()
-        }
+        by_kind = {kind: lost.get((rank, kind), 0.0) / steps_of[rank] for kind in IDLE_BILLS.values()}
         # How much of that the survey made is unknown, which the verdict says.
-        slowed = rank in context.slowed_ranks
-        idle_ns = 0.0 if slowed else float(mean["idle_ns"]) - _billed_ns(findings, rank, by_kind)
-        parts_ns[rank] = idle_ns, float(mean["unattributed_ns"] - mean["capture_ns"])
+        slowed = rank in slowed_ranks
+        idle_ns = 0.0 if slowed else means["idle_ns"][rank] - _billed_ns(findings, rank, by_kind)
+        parts_ns[rank] = idle_ns, means["unattributed_ns"][rank] - means["capture_ns"][rank]
     rank = max(ranks, key=lambda each: max(parts_ns[each]))
     idle_ns, unattributed_ns = parts_ns[rank]
-    time_ns, step_ns = max(idle_ns, unattributed_ns), float(means.at[rank, "duration_ns"])
+    time_ns, step_ns = max(idle_ns, unattributed_ns), means["duration_ns"][rank]
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None
-    idle, surveyed = idle_ns >= unattributed_ns, int(steps_of[rank])
+    idle, surveyed = idle_ns >= unattributed_ns, steps_of[rank]
     did = host_code.most(keep(stalls, stalls["rank"] == rank), surveyed) if idle else None
     if did is None or did.mean_ns < host_code.TELLING * time_ns:
         return Unbilled(rank, time_ns, step_ns, idle=idle)

@@ -31,9 +31,9 @@ UNKNOWN_WIDTH: Final = 0.7
 
 
 PER_DOUBLING: Final = 1.5
-"""What the logarithm of that factor grows by with every doubling between a group's size and the nearest size
-that was timed, if the link's constants are guesses. Measured with gloo on 2 cores, where ranks that share a
-core wait for each other: a fit to 2 ranks is up to 8 times off for 4, one to 4 ranks up to 6 times for 2."""
+"""The logarithm of that factor grows by so much with every doubling between a group's size and the nearest
+size that was timed, if the link's constants are guesses. Measured with gloo on 2 cores, where ranks wait for
+a core: a fit to 2 ranks is up to 8 times off for 4. One to 4 ranks is up to 6 times off for 2."""
 
 
 def size_name(message_bytes: float) -> str:

@@ -23,7 +23,7 @@ from shardtoll.analyzers.roofline.model.correction import (
 from shardtoll.analyzers.roofline.model.direct import PAIRED
 from shardtoll.analyzers.roofline.model.library import Library, load_library
 from shardtoll.analyzers.roofline.model.light import light_ns_per_byte
-from shardtoll.analyzers.roofline.model.measured import curves_of, group_sizes, measured_cost
+from shardtoll.analyzers.roofline.model.measured import curves_of, measured_cost, timed_ranks
 from shardtoll.analyzers.roofline.model.model import Choice, Model
 from shardtoll.analyzers.roofline.model.place import Placement
 from shardtoll.analyzers.roofline.model.ring import CHAINED
@@ -249,8 +249,10 @@ class Pricing:
         return min(_WIDEST, 1.0 + max(0.0, math.log2(apart / _FAR)))
 
     def _per_size(self, fit: _Fit, placement: Placement, model: Model) -> float:
-        """Return what is added to a band's logarithms if no group of this size was timed: 0 on links whose
-        constants were learned, as their widths are those of other group sizes too."""
+        """Return how much a band's logarithms grow if no group of this size was timed.
+
+        0 on links whose constants were learned: their widths are those of other group sizes too.
+        """
         if not fit.ranks or not guessed_links(self.library, model.machine):
             return 0.0
         return PER_DOUBLING * min(abs(math.log2(placement.ranks / ranks)) for ranks in fit.ranks)
@@ -280,7 +282,7 @@ class Pricing:
         guessed = any(guessed_links(self.library, model.machine) for _, model in modelled)
         correction = fit_correction(predicted_ns, times, GUESSED_SPREAD if guessed else SPREAD)
         nodes = {curve.nodes for curve, _ in modelled}
-        ranks = group_sizes(curve for curve, _ in modelled)
+        ranks = timed_ranks(curve for curve, _ in modelled)
         return _Fit(correction, tuple(sorted(nodes)), tuple(sorted(ranks)))
 
 

@@ -130,7 +130,9 @@ def test_kinds_that_were_left_out_are_named():
     chosen = Namespace(output="x.toml", target=0.05)
     kind = groups("world", ((0, 1, 2, 3),))
     (*_, said) = _summary(chosen, Sweep([case(kind)], [[100] * 30], 30, left_out=("2 ranks of a host",)))
-    assert said.startswith("left out for lack of time: groups of 2 ranks of a host, whose floors are extrap")
+    assert said.startswith(
+        "left out, as the time did not suffice: groups of 2 ranks of a host; their floors are"
+    )
 
 
 def test_medians_that_are_not_sure_are_named():
