@@ -44,8 +44,9 @@ def command(
 ) -> None:
     """Measure what collectives cost, and write it as a fabric: floors come from it then.
 
-    Without files, gloo between ranks of this machine. On the machines of a job, with its own backend:
-    torchrun ... -m shardtoll.profiler.calibrate -o fabric.toml. Give the file to shardtoll report --fabric.
+    Without files, gloo between ranks of this machine: all of them, and the first 2, 4, 8 as the time allows.
+    On the machines of a job, with its own backend: torchrun ... -m shardtoll.profiler.calibrate -o
+    fabric.toml. Give the file to shardtoll report --fabric.
 
     \b
     Examples:
@@ -163,7 +164,7 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
         for line in Path(folder, "calibration.log").read_text(encoding="utf-8").splitlines():
             # Rank 0's lines about its medians are shown; the list of points it wrote means nothing to the
             # user.
-            if line.startswith(("stopped", "every median", "not done")):
+            if line.startswith(("stopped", "every median", "left out", "not done")):
                 typer.echo(line)
             if line.startswith("stopped"):
                 typer.echo(_advice(nproc))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardtoll.cli.inputs.inputs import Input
     from shardtoll.cli.inputs.report_shown import Shown
     from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.ledger import Run
 
 _MOST_SHOWN = 4
 _FABRIC = "fabric.toml"
@@ -150,21 +151,23 @@ def _report(
     again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
     page = "" if writers else "; page: -o bill.html"
     more = [("More", f"{again} --all", f"one finding: --finding 1{page}")]
-    if unused is not None:
-        more.append(("For measured floors", f"--fabric {quote(str(unused))}", ""))
+    advised = False
     for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):
+        fits = unused is not None and _describes(unused, report.run)
+        advised = advised or fits
         if as_json:
             typer.echo(report.to_json())
         elif not quiet:
+            measured = [("For measured floors", f"--fabric {quote(str(unused))}", "")] if fits else []
             if len(inputs) > 1:
                 typer.echo(f"{chr(10) if number else ''}== {name}")
-            show(report, shown, more if len(inputs) == 1 else (), hta=hta)
+            show(report, shown, [*more, *measured] if len(inputs) == 1 else (), hta=hta)
         for write, target in writers:
             tell_written(write(report, target), as_json=as_json)
     if shown.finding or (shown.first_screen and len(inputs) == 1):
         # The first screen says it itself, and who reads one finding has read it there.
         return
-    if unused is not None:
+    if unused is not None and advised:
         typer.echo(
             f"\n{unused} is not used for the floors without --fabric: {again} --fabric {quote(str(unused))}"
         )
@@ -175,12 +178,23 @@ def _report(
 def _unused_fabric(inputs: Sequence[Input]) -> Path | None:
     """Return the measured fabric that lies where `calibrate` or `demo` put it: here, or next to a run.
 
-    None if there is none, and for saved reports, which have their floors. It is never taken unasked: it may
-    be of another machine.
+    None if there is none, and for saved reports, which have their floors. It is never taken unasked, and
+    named only if it `_describes` the run's machine.
     """
     local = [Path(item.paths[0]) for item in inputs if item.kind != "report"]
     folders = [Path(), *(folder for path in local for folder in (path, *path.parents[:2]))] if local else []
     return next((folder / _FABRIC for folder in folders if _is_file(folder / _FABRIC)), None)
+
+
+def _describes(file: Path, run: Run) -> bool:
+    """Return whether the file has a fabric of the machine that the run was on; not if it cannot be read."""
+    from shardtoll.analyzers.roofline import describes, load_fabric
+    from shardtoll.ledger import FabricError
+
+    try:
+        return describes(load_fabric(file), run)
+    except FabricError:
+        return False
 
 
 def _is_file(path: Path) -> bool:

@@ -24,7 +24,7 @@ from shardtoll.analyzers.context.fill import add_busbw, add_floors, add_waits
 from shardtoll.analyzers.context.held import places as places_from_root
 from shardtoll.analyzers.context.match import Matches, match
 from shardtoll.analyzers.context.refuted import Refuted, refute
-from shardtoll.analyzers.roofline import Cost, Fabric, Placement
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement, sizes_note
 from shardtoll.analyzers.shared.memo import Memo, once
 from shardtoll.analyzers.shared.tally import codes, keep
 from shardtoll.ledger import Group, Ledger
@@ -195,6 +195,13 @@ class Context:
         """
         run = self.ledger.run
         return run.device == "cpu" or (run.device is None and "gloo" in (run.backend or ""))
+
+    @property
+    def fabric_words(self) -> str:
+        """The fabric and what its prices rest on, with a warning if it timed no groups of the job's sizes."""
+        note = sizes_note(self.fabric, self.collectives["group_size"].unique().tolist())
+        whole = f"{self.fabric.name}: {self.fabric.provenance}"
+        return f"{whole}; {note}" if note else whole
 
     @property
     def serves(self) -> bool:

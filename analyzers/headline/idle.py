@@ -101,11 +101,14 @@ def besides(context: Context) -> str:
     return f"; another {percent(float(rows['idle_ns'].sum()) / float(shown_ns.sum()))} is idle"
 
 
-def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ...]] | None:
+def clause(
+    context: Context, kinds: Collection[str], *, shown: bool = False
+) -> tuple[str, tuple[str, ...]] | None:
     """Return what idle time says, with its figures, and the kinds of findings that say what to do about it.
 
     None if communication or compute costs more. `kinds` of the findings: launches are named only if a finding
-    stands behind that.
+    stands behind that. `shown`: renderers have a line on idle time in no finding, which says how to find its
+    code.
     Over watched steps, if surveyed ones show how they divide; else over the surveyed ones.
     """
     share_idle, comm_share = _shares(context)
@@ -166,6 +169,7 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
             return f"{head}: {fact}, and rank {late.rank} is late, which makes the step {longer} longer", LATE
     # Nothing of a dry run's host can be recorded: it ran nowhere.
     unexplained = advise is ADVISE and not set(ADVISE) & set(kinds) and not context.ledger.run.is_forecast
+    unexplained = unexplained and not shown
     return f"{head}: {fact}{f'; {_find(context)}' if unexplained else ''}", advise
 
 

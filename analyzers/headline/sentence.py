@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import host_waits
 from shardtoll.analyzers.headline import idle as headline_idle
@@ -112,7 +113,9 @@ def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None,
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
-    idle = headline_idle.clause(context, {finding.kind for finding in findings})
+    unbilled = unbilled_time(context, findings)
+    kinds_found = {finding.kind for finding in findings}
+    idle = headline_idle.clause(context, kinds_found, shown=unbilled is not None and unbilled.idle)
     if idle is not None:
         text, kinds = idle
         return text, _worth_saying(context, findings, kinds)

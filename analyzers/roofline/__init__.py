@@ -10,6 +10,7 @@ from shardtoll.ledger.lazy import exports
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.machines.choose import choose_fabric as choose_fabric
+    from shardtoll.analyzers.roofline.machines.choose import describes as describes
     from shardtoll.analyzers.roofline.machines.choose import fabric_on_record as fabric_on_record
     from shardtoll.analyzers.roofline.machines.choose import gpu_of_run as gpu_of_run
     from shardtoll.analyzers.roofline.machines.choose import other_device_note as other_device_note
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.model.cost import collective_cost as collective_cost
     from shardtoll.analyzers.roofline.model.cost import collective_costs as collective_costs
     from shardtoll.analyzers.roofline.model.measured_cost import calibrated as calibrated
+    from shardtoll.analyzers.roofline.model.measured_cost import extrapolated as extrapolated
     from shardtoll.analyzers.roofline.model.measured_cost import measured_cost as measured_cost
+    from shardtoll.analyzers.roofline.model.measured_cost import measured_ranks as measured_ranks
     from shardtoll.analyzers.roofline.model.measured_cost import sizes_note as sizes_note
     from shardtoll.analyzers.roofline.model.measured_cost import with_links as with_links
     from shardtoll.analyzers.roofline.model.place import Placement as Placement
@@ -47,7 +50,8 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "machines.choose": "choose_fabric fabric_on_record gpu_of_run other_device_note with_device",
+            "machines.choose": "choose_fabric describes fabric_on_record gpu_of_run other_device_note "
+            "with_device",
             "machines.curve": "Curve CurvePoint",
             "machines.fabric": "Fabric Link UNKNOWN",
             "machines.gpu": "Gpu find_gpu known_gpus load_gpu",
@@ -56,7 +60,7 @@ else:
             "machines.quantity": "Quantity",
             "machines.write": "gpu_to_toml to_toml",
             "model.cost": "Cost collective_cost collective_costs",
-            "model.measured_cost": "calibrated measured_cost sizes_note with_links",
+            "model.measured_cost": "calibrated extrapolated measured_cost measured_ranks sizes_note with_links",
             "model.place": "Placement hosts_note one_node place ranks_per_host",
         },
     )

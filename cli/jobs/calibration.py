@@ -79,7 +79,8 @@ def fabric_of_points(path: Path, base: Fabric | None) -> Fabric:
         raise UsageError(f"{path} holds no points of a calibration ({str(error)[:60]})", hint) from error
     if not timings:
         raise UsageError(f"{path} holds no points", hint)
-    return _named(calibrated(base, timings, provenance), f"{backend} between {world} ranks, measured")
+    made = replace(calibrated(base, timings, provenance), hosts=hosts)
+    return _named(made, f"{backend} between {world} ranks, measured")
 
 
 def _timings(data: Any) -> Timings:
@@ -134,10 +135,8 @@ def fabric_of_nccl_tests(
     files = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     where = f" on {device}" if device else ""
     provenance = f"measured by nccl-tests{where}: {_count(sizes, 'size')}, {_count(times, 'time')} in {files}"
-    fabric = _named(
-        calibrated(base, timings, provenance), f"{device or 'nccl-tests'}, {most} ranks, measured"
-    )
-    return fabric, tuple(notes)
+    made = replace(calibrated(base, timings, provenance), hosts=tuple(hosts))
+    return _named(made, f"{device or 'nccl-tests'}, {most} ranks, measured"), tuple(notes)
 
 
 def medians(fabric: Fabric) -> str:

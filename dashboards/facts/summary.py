@@ -217,10 +217,16 @@ def sound_checks(report: Report) -> str | None:
 
 
 def values_unasked(report: Report) -> str | None:
-    """Return what to add to a live run of several ranks whose values nobody compared; None of any other.
+    """Return what to add to a run of several ranks whose values nobody compared, or a dry run, which has
+    none; None for any other.
 
     Without a check a wrong gradient costs no time, so nothing else on the bill would show it.
     """
+    if _dry_of_several(report):
+        return (
+            "A dry run has one rank and no values: it does not look for gradients that no collective "
+            "reduces. `shardtoll run` on two ranks does."
+        )
     if report.run.source != "live" or len(report.run.ranks_seen) < 2 or not _trained(report):
         return None
     if not set(pc.unique(report.tables["values"].column("kind")).to_pylist()) <= set(UNASKED):
@@ -238,9 +244,16 @@ def values_unasked_in_a_line(report: Report, width: int) -> str | None:
     """Return the same for a screen of `width` columns."""
     if values_unasked(report) is None:
         return None
+    if _dry_of_several(report):
+        return "Not looked for in a dry run: gradients that no collective reduces"
     checks = "--checks gradients,replicas,data"
     whole = f"Gradients were not compared; to find wrong ones: shardtoll run {checks}"
     return whole if len(whole) <= width else f"Gradients not compared: {checks}"
+
+
+def _dry_of_several(report: Report) -> bool:
+    """Whether the run is a dry one of several ranks; its steps are those of an optimizer, so it trains."""
+    return report.run.source == "dry" and report.run.world_size > 1
 
 
 def _trained(report: Report) -> bool:
@@ -273,11 +286,21 @@ def _unbilled(unbilled: Unbilled, run: Run) -> str:
     elif (did := doing(unbilled)) is not None:
         why = f"the device is idle, and {did}"
     elif run.device == "cpu" or (run.device is None and run.source == "live"):
-        why = "no operator runs (Python, loading or sleep)"
+        why = f"no operator runs (Python, loading or sleep){how_to_find(run)}"
     else:
-        why = "the device is idle, as its host has launched nothing"
+        why = f"the device is idle, as its host has launched nothing{how_to_find(run)}"
     time = human.duration(unbilled.time_ns)
     return f"No finding explains {time} ({share}) of rank {unbilled.rank}'s {step} step: {why}."
+
+
+def how_to_find(run: Run) -> str:
+    """Return a clause on how to find the code of a host in idle time that is in no finding; empty for a
+    forecast, whose host ran nowhere."""
+    if run.is_forecast:
+        return ""
+    return (
+        "; py-spy dump shows the line" if run.source == "live" else "; trace with_stack=True to see its code"
+    )
 
 
 def doing(unbilled: Unbilled) -> str | None:

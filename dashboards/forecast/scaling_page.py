@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
-from shardtoll.dashboards.forecast.scaling_shown import HEADS, TITLES, headline, known_by, machines, row
+from shardtoll.dashboards.forecast.scaling_shown import (
+    HEADS,
+    TITLES,
+    efficiency,
+    headline,
+    known_by,
+    machines,
+    row,
+)
 from shardtoll.dashboards.page.html.figure import PALETTE, TOP_LEGEND, Figure, ms
 from shardtoll.dashboards.page.html.frame import framed
 from shardtoll.dashboards.page.html.page_bill import safe
@@ -29,6 +37,7 @@ def render(answer: Scaling) -> str:
 <h1>shardtoll <span>what the step takes on other machines</span></h1>
 <p class="headline fine" id="headline">{safe(headline(answer))}</p>
 <p>{safe(clip(answer.run, 200))}; {safe(machines(answer))}</p>
+<p>{safe(efficiency(answer))}</p>
 <ul>{notes}</ul>
 </header>
 <main>

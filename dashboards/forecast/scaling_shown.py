@@ -16,6 +16,8 @@ from shardtoll.ledger.words import human
 
 _WIDE: Final = 100
 """Narrower terminals get ranks, step and band only."""
+_MORE: Final = 1.005
+"""Efficiency from which it is shown as more than 100 %."""
 HEADS: Final = ("ranks", "step", "80 % band", "compute", "exposed", "other", "efficiency", "band")
 TITLES: Final = {
     "weak": "Weak scaling: each GPU keeps its work",
@@ -57,6 +59,17 @@ def machines(answer: Scaling) -> str:
     return f"{'dry run' if answer.dry else 'measured'}: {before}; forecast: {after}"
 
 
+def efficiency(answer: Scaling) -> str:
+    """Return the column's definition, and how it can exceed 100 % if it does."""
+    on = f"{answer.gpu or 'CPU'} on {answer.fabric}"
+    said = f"efficiency: work per GPU and second, against that on {answer.base_world:,} ranks of {on}; "
+    said += "its band is that of the step"
+    priced = [point for point in (*answer.weak, *answer.strong) if not point.unpriced]
+    if any(point.efficiency.expected > _MORE for point in priced):
+        return f"{said}; above 100 %, more ranks make each GPU's part of the step cheaper"
+    return said
+
+
 def renderable(answer: Scaling, width: int) -> RenderableType:
     """Return it for a terminal."""
     parts: list[RenderableType] = [
@@ -68,6 +81,8 @@ def renderable(answer: Scaling, width: int) -> RenderableType:
     for kind, title in TITLES.items():
         points = answer.weak if kind == "weak" else answer.strong
         parts += [Text(f"\n{title}", style="bold"), _table(points, width)]
+    if width >= _WIDE:
+        parts.append(Text(f"\n{efficiency(answer)}", style="dim", overflow="fold"))
     parts += labelled("note", answer.notes, 300)
     return Group(*parts)
 
@@ -89,6 +104,7 @@ def markdown(answer: Scaling) -> str:
     for kind, title in TITLES.items():
         points = answer.weak if kind == "weak" else answer.strong
         lines += ["", f"## {title}", "", *markdown_table.table(HEADS, [row(point) for point in points])]
+    lines += ["", efficiency(answer), ""]
     lines += [f"- {markdown_table.cell(note)}" for note in answer.notes]
     return "\n".join(lines) + "\n"
 

@@ -35,7 +35,10 @@ def renderable(answer: DryStep, width: int) -> RenderableType:
     if answer.memory is not None:
         parts += indented(_memory(answer.memory))
     parts += labelled("assumed", answer.notes, 4 * width)
-    parts.append(Text("Times are forecasts; nothing was measured.", style="dim"))
+    last = "Times are forecasts; nothing was measured."
+    if answer.world_size > 1:
+        last += " Gradients that no collective reduces were not looked for: `shardtoll run` does."
+    parts.append(Text(last, style="dim"))
     return Group(*parts)
 
 

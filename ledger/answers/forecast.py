@@ -161,7 +161,7 @@ class ScalingPoint:
     other_ns: float
     """Idle and unattributed time, exposed copies."""
     efficiency: Band
-    """Work per GPU and second over that of the measured run."""
+    """Work per GPU and second over that of `Scaling.base_world` ranks on the same machine."""
     unpriced: tuple[str, ...] = ()
     """Collectives without a price, as `all_reduce over dp`: the expected step counts their recorded time, and
     only the band holds."""
@@ -184,6 +184,8 @@ class Scaling:
     strong: tuple[ScalingPoint, ...]
     calibration: str | None = None
     notes: tuple[str, ...] = ()
+    base_world: int = 0
+    """The fewest ranks whose step has a price: efficiency is 1 there."""
     dry: bool = False
     """Whether it is a dry run, whose step is itself a forecast."""
 

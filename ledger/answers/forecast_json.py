@@ -68,7 +68,7 @@ def _band(band: Band | None) -> dict[str, float] | None:
 
 
 def scaling_to_json(answer: Scaling) -> dict[str, Any]:
-    """Return `{schema_version, run, fabric, gpu, world, measured, asked, weak, strong, notes}`."""
+    """Return `{schema_version, run, fabric, gpu, world, measured, base_world, asked, weak, ...}`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "run": answer.run,
@@ -76,6 +76,7 @@ def scaling_to_json(answer: Scaling) -> dict[str, Any]:
         "fabric": {"from": answer.fabric_before, "to": answer.fabric},
         "world": answer.world,
         "measured": {"world": answer.measured_world, "step_ns": answer.measured_step_ns},
+        "base_world": answer.base_world,
         "asked": {"weak": _point(answer.asked("weak")), "strong": _point(answer.asked("strong"))},
         "weak": [_point(point) for point in answer.weak],
         "strong": [_point(point) for point in answer.strong],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Unbilled:
-    """The largest part of the slowest rank's mean step that no finding has a price for."""
+    """The largest part of a rank's mean step that no finding has a price for, of the rank with most of it."""
 
     rank: int
     time_ns: float

@@ -91,8 +91,8 @@ class Report:
     pipelines: Pipelines | None = None
     """The job's pipelines and what their stages lose; None without any, or in reports of earlier versions."""
     unbilled: Unbilled | None = None
-    """Time of the slowest rank's step that no finding prices. None if it is a small share, or in reports of
-    earlier versions."""
+    """Time of a rank's step that no finding prices, of the rank with most of it. None if it is a small share,
+    or in reports of earlier versions."""
     traffic: tuple[Traffic, ...] = ()
     """Bytes that a step sends, by operation and group; empty without finished steps, or in reports of earlier
     versions."""

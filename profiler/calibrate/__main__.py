@@ -206,6 +206,7 @@ def _head(chosen: argparse.Namespace, facts: dict[str, Any], provided: str) -> d
         head["backends"] = ["gloo"]
     else:
         head["device_names"] = [facts["device"]]
+    head["hosts"] = facts["hosts"]
     return head
 
 
@@ -221,6 +222,11 @@ def _summary(chosen: argparse.Namespace, result: Sweep) -> list[str]:
         lines.append("to be surer: a larger --limit-s, no more ranks than cores on a host, a quiet machine")
     else:
         lines.append(f"every median is sure to {chosen.target:.0%}")
+    if result.left_out:
+        lines.append(
+            f"left out, as the time did not suffice: groups of {', '.join(result.left_out)}; their floors "
+            "are extrapolated; to measure them, give more time"
+        )
     if result.unsupported:
         lines.append(f"not done by this backend: {', '.join(result.unsupported)}")
     return lines

@@ -33,10 +33,12 @@ def buffers(message_bytes: int, ranks: int, device: torch.device) -> tuple[torch
 
 
 def call_of(
-    op: str, message_bytes: int, group: dist.ProcessGroup, given: torch.Tensor, taken: torch.Tensor
+    op: str, message_bytes: int, group: dist.ProcessGroup | None, given: torch.Tensor, taken: torch.Tensor
 ) -> Callable[[], Any]:
     """Return a function that runs one collective of that message size (nccl-tests' definition) and waits for
-    it."""
+    it; one that does nothing on a rank outside of the group (None)."""
+    if group is None:
+        return lambda: None
     ranks = dist.get_process_group_ranks(group)
     count, rank = message_bytes // ITEM_BYTES, dist.get_rank()
     whole, other = given[:count], taken[:count]

@@ -45,6 +45,8 @@ class Sweep:
     rounds: int = 0
     unsupported: tuple[str, ...] = ()
     """Ops that the backend does not do."""
+    left_out: tuple[str, ...] = ()
+    """Names of the spare kinds of groups that the time did not suffice for."""
 
     def wide(self, target: float) -> list[tuple[Case, float | None]]:
         """Return the cases whose median's interval is wider than `target` on either side, and how wide."""
@@ -86,7 +88,8 @@ def sweep(
 
     Each round goes over all cases in an order of its own, so that a disturbance or a drift falls on no size
     alone. It ends when every median is within `target` of itself (95 % of the time), or when another round
-    would go past `limit_s`. It never ends before `LEAST_ROUNDS`.
+    would go past `limit_s`. It never ends before `LEAST_ROUNDS`: spare kinds are left out after the warm-up
+    if these would not fit into the limit with them.
     """
     begun_s = time.monotonic()
     cases, unsupported = _cases(kinds, ops, sizes_bytes, device)
@@ -97,8 +100,11 @@ def sweep(
         order = list(range(len(cases)))
         random.Random(number).shuffle(order)
         rows = torch.zeros(len(cases), 2, dtype=torch.int64)
+        took_s = [0.0] * len(cases)
         for case_number in order:
+            case_s = time.monotonic()
             rows[case_number] = torch.tensor(time_once(cases[case_number], device))
+            took_s[case_number] = time.monotonic() - case_s
         everyone = _gathered(rows, device)
         on = number < WARM_UPS
         if not on and dist.get_rank() == 0:
@@ -112,9 +118,37 @@ def sweep(
                 progress(Progress(result.rounds, now_s - begun_s, wide, len(cases)))
             late = now_s - begun_s + (now_s - round_s) > limit_s
             on = result.rounds < LEAST_ROUNDS or (wide > 0 and not late)
+        if number == WARM_UPS - 1:
+            # The last warm-up has connections made: its round is as long as those to come.
+            names = no_time_for(cases, took_s, limit_s - (time.monotonic() - begun_s))
+            spare = dict.fromkeys(case.kind.name for case in cases if case.kind.spare)
+            result.left_out = tuple(name for name in spare if _rank_0_says(name in names, device))
+            cases = [case for case in cases if case.kind.name not in result.left_out]
+            result.cases, result.samples = cases, [[] for _ in cases]
         if not _rank_0_says(on, device):
             break
     return result
+
+
+def no_time_for(cases: Sequence[Case], took_s: Sequence[float], left_s: float) -> set[str]:
+    """Return the names of the spare kinds with which `LEAST_ROUNDS` rounds take longer than `left_s`.
+
+    `took_s` is what each case took in a round. Kinds are taken in their order, as long as there is time.
+    """
+    seconds: dict[tuple[bool, str], float] = {}
+    for case, took in zip(cases, took_s, strict=True):
+        key = (case.kind.spare, case.kind.name)
+        seconds[key] = seconds.get(key, 0.0) + took
+    needed_s = sum(took for (spare, _), took in seconds.items() if not spare)
+    names = set()
+    for (spare, name), took in seconds.items():
+        if not spare:
+            continue
+        if LEAST_ROUNDS * (needed_s + took) > left_s:
+            names.add(name)
+        else:
+            needed_s += took
+    return names
 
 
 def _cases(
@@ -127,6 +161,8 @@ def _cases(
     for op in ops:
         mine = []
         for kind in kinds:
+            if kind.spare and op in PAIRED:
+                continue  # a message is one in a group of any size
             sizes = {fitting_bytes(op, size, kind.ranks) for size in sizes_bytes}
             mine += [
                 Case(kind, op, size, call_of(op, size, kind.own, given, taken)) for size in sorted(sizes)

@@ -1,4 +1,4 @@
-"""The groups that are measured: the world, one host's ranks, or each dimension of a mesh."""
+"""The groups that are measured: the world, a host's ranks and parts of them, or a mesh's dimensions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ class Groups:
     """All groups of one kind, which run at the same time as they do in a job; `own` is this rank's."""
 
     name: str
-    own: dist.ProcessGroup
+    own: dist.ProcessGroup | None
+    """None if this rank is in no group of the kind: it waits meanwhile."""
     members: tuple[tuple[int, ...], ...]
     """Global ranks of each group."""
     nodes: int
     """Hosts that one group is on."""
     sharing: int
     """Most groups that have ranks on one host, if they span several."""
+    spare: bool = False
+    """Whether the kind is left out if measuring it takes too long."""
 
     @property
     def ranks(self) -> int:
@@ -42,7 +45,9 @@ def host_names() -> list[str]:
 def make_groups(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
     """Return the kinds of groups to measure; call it on all ranks.
 
-    Without a mesh: the world, and where there are several hosts of as many ranks, those of each host.
+    Without a mesh: the world, and if there are several hosts of as many ranks, those of each host. Then the
+    first 2, 4, 8 and so on ranks of a host, with its others waiting: a job of so few ranks has the host for
+    itself.
     """
     world = dist.get_world_size()
     if mesh:
@@ -55,6 +60,21 @@ def make_groups(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
             [list(block) for block in blocks]
         )
         kinds.append(_kind("host", subgroup, blocks, hosts))
+    return [*kinds, *_parts(blocks)] if len(sizes) == 1 else kinds
+
+
+def _parts(blocks: Sequence[Sequence[int]]) -> list[Groups]:
+    """Return the kinds of the first ranks of each host, fewer than all by powers of two."""
+    kinds, ranks = [], 2
+    while ranks < len(blocks[0]):
+        members = [tuple(block[:ranks]) for block in blocks]
+        own = None
+        # Every rank takes part in making each group, whether it is in it or not.
+        for group_ranks in members:
+            made = dist.new_group(list(group_ranks))
+            own = made if dist.get_rank() in group_ranks else own
+        kinds.append(Groups(f"{ranks} ranks of a host", own, tuple(members), 1, 1, spare=True))
+        ranks *= 2
     return kinds
 
 

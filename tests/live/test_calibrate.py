@@ -92,6 +92,23 @@ def test_torchrun_measures_the_groups_of_each_mesh_dimension_and_writes_a_fabric
         assert 0 < cost.floor_ns <= cost.time_ns <= cost.high_ns
 
 
+@pytest.mark.parametrize(("limit_s", "sizes"), [("60", {2, 4}), ("0.001", {4})])
+def test_parts_of_a_host_are_measured_too_if_there_is_time(
+    tmp_path: Path, limit_s: str, sizes: set[int]
+) -> None:
+    command = [
+        *(warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
+        *("-m", "shardtoll.profiler.calibrate", "--ops", "all_reduce,broadcast,send", "--sizes", "1000"),
+        *("--limit-s", limit_s, "--target", "100", "-o", "fabric.toml"),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False)
+    assert ran.returncode == 0, ran.stderr
+    curves = load_fabric(tmp_path / "fabric.toml").curves
+    assert {curve.ranks for curve in curves if curve.op in ("all_reduce", "broadcast")} == sizes
+    assert {curve.ranks for curve in curves if curve.op in ("send", "recv")} == {2}
+    assert ("left out, as the time did not suffice: groups of 2 ranks" in ran.stdout) == (2 not in sizes)
+
+
 def test_points_of_torchrun_become_the_same_curves(tmp_path: Path) -> None:
     command = [
         *(warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),

@@ -288,7 +288,7 @@ def _made(
                 "waiting on top, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
             ),
             *(() if alone is None else alone.evidence),
-            Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
+            Evidence("fabric", context.fabric_words),
         ),
         remedy=replace(remedy, counterfactual=None) if saving is None else remedy,
         confidence="likely",

@@ -62,9 +62,7 @@ def find(context: Context) -> list[Finding]:
                     "Turn the broadcast off: every rank already has the same values."
                     + (" First check whether a step writes a part of a large buffer." if sampled else ""),
                     no_buffers(context.ledger.run.torch),
-                    None
-                    if cost.saving_ns is None
-                    else "the same step without these broadcasts; waiting for late ranks stays",
+                    cost.against("these broadcasts"),
                 ),
                 confidence="possible" if sampled else "likely",
             )

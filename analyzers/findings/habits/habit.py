@@ -11,12 +11,16 @@ from msgspec import Struct
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.tally import Line, Tally, keep, tally, with_columns
 from shardtoll.ledger import Rows, Severity
+from shardtoll.ledger.words.human import duration
 
 WARNING_SHARE: Final = 0.01
 """Share of the step that the remedy saves from which a habit is a warning."""
 
 LEAST_STEPS: Final = 3
 """Steps from which what happens in each of them is a habit."""
+
+TELLING: Final = 0.1
+"""Part of the toll that is no saving, from which the finding says why."""
 
 FIGURES: Final = ("exposed_ns", "own_ns", "message_bytes")
 
@@ -34,12 +38,23 @@ class Habit(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """Cost per step of the collectives of one place, on the rank with the largest cost."""
+    """Cost per step of the collectives of one place, each figure on the rank where it is largest."""
 
     toll_ns: int | None
     saving_ns: int | None
     """The toll without waiting for late ranks: that goes on to the next collective."""
     severity: Severity
+
+    def against(self, which: str) -> str | None:
+        """Return the step that the saving stands against, without `which` collectives, and why it is less
+        than the toll; None without a saving."""
+        if self.toll_ns is None or self.saving_ns is None:
+            return None
+        step, moved_ns = f"the same step without {which}", self.toll_ns - self.saving_ns
+        if moved_ns < TELLING * self.toll_ns or not moved_ns:
+            return step
+        rest = f"the other {duration(moved_ns)} of the toll is waiting"
+        return f"{step}; {rest}, which moves to the next collective"
 
 
 def habits(

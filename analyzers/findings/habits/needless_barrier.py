@@ -84,7 +84,7 @@ def _finding(context: Context, habit: Habit) -> Finding:
             "Leave the barrier out, unless it guards a file or memory that ranks share: collectives "
             "already order the ranks.",
             "if saves_now:  # only if ranks share a file\n    dist.barrier()",
-            None if saving is None else "the same step without this barrier; waiting for late ranks stays",
+            None if saving is None else cost.against("this barrier"),
         ),
         confidence="possible" if last is not None else "likely",
     )

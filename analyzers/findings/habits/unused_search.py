@@ -50,9 +50,7 @@ def find(context: Context) -> list[Finding]:
                     "Turn the search for unused parameters off. If a later step leaves a parameter out, "
                     "DDP raises an error.",
                     "DistributedDataParallel(model, find_unused_parameters=False)",
-                    None
-                    if cost.saving_ns is None
-                    else "the same step without this all_reduce; waiting for late ranks stays",
+                    cost.against("this all_reduce"),
                 ),
                 confidence="likely",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,7 @@ from shardtoll.analyzers.findings.slow.rates import (
 )
 from shardtoll.analyzers.findings.slow.reasons import Floats, Mask, Reason, Slow, best
 from shardtoll.analyzers.findings.slow.slow_ranks import slow_rank
-from shardtoll.analyzers.roofline import Cost, Placement
+from shardtoll.analyzers.roofline import Cost, Placement, extrapolated, measured_ranks
 from shardtoll.analyzers.roofline.model.ways import Way, ways
 from shardtoll.analyzers.shared.tally import Line, keep, number, numbered, tally
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
@@ -50,7 +51,7 @@ FIGURES: Final = ("moving_ns", "over_ns", "message_bytes", "floor_ns", "light_ns
 
 BASIS: Final = {
     "measured": "measured on this machine",
-    "transferred": "measured on this machine for another collective or group, and carried over",
+    "transferred": "other collectives of this group size, measured on this machine, and carried over",
     "model": "model of the fabric's figures, not measured here",
 }
 
@@ -157,7 +158,7 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
     because = f"; likely reason: {likely[0].name}" if likely else ""
     return Finding(
         kind="below-roofline",
-        severity="info" if _guessed_among_cores(context, cost) else "warning",
+        severity="info" if _guessed_among_cores(context, cost, placement) else "warning",
         title=f"{op}{part.of} on {line.first['net']} takes {float(np.median(factors)):.1f} times what is "
         f"expected on {fabric.name} (median of {times(seen, 'collective')}, waiting left out), "
         f"{often(line.each)} per step{because}",
@@ -184,11 +185,11 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
                     *reason.evidence,
                 )
             ),
-            Evidence("fabric", f"{fabric.name}: {fabric.provenance}"),
+            Evidence("fabric", context.fabric_words),
         ),
         rows=Rows.of(collectives=rows.index),
-        remedy=_remedy(context, likely, cost),
-        confidence="likely" if cost.basis != "model" else "possible",
+        remedy=_remedy(context, likely, cost, placement),
+        confidence="likely" if _measured(context, cost, placement) else "possible",
     )
 
 
@@ -221,28 +222,53 @@ def _prediction(cost: Cost, placement: Placement, rows: pd.DataFrame, of: Slow) 
         Evidence("band of sound runs", f"{duration(cost.low_ns)} to {duration(cost.high_ns)}"),
         Evidence("floor (one of twenty sound runs is faster)", cost.floor_ns, "ns"),
         Evidence("speed of light (physics of the links)", cost.light_ns, "ns"),
-        Evidence("prediction by", f"{BASIS[cost.basis]}; {how}{shared}"),
+        Evidence("prediction by", f"{_basis(of.context, cost, placement)}; {how}{shared}"),
         *guesses,
         Evidence("busbw reached", round(float(reached.median()), 3) if len(reached) else None, "GB/s"),
         Evidence("busbw predicted for the median message", possible, "GB/s"),
     )
 
 
-def _guessed_among_cores(context: Context, cost: Cost) -> bool:
-    """Whether one host's cores move the data and compute as well, and nobody measured how fast they do.
+def _measured(context: Context, cost: Cost, placement: Placement) -> bool:
+    """Whether the price rests on times of groups of this size: those of fewer or more ranks say less."""
+    return cost.basis == "measured" or (
+        cost.basis == "transferred" and placement.ranks in measured_ranks(context.fabric, placement)
+    )
+
+
+def _basis(context: Context, cost: Cost, placement: Placement) -> str:
+    """Return in words what the price rests on."""
+    if cost.basis != "transferred" or _measured(context, cost, placement):
+        return BASIS[cost.basis]
+    return extrapolated(measured_ranks(context.fabric, placement))
+
+
+def _guessed_among_cores(context: Context, cost: Cost, placement: Placement) -> bool:
+    """Whether one host's cores move the data and compute as well, and nobody measured how fast they do for so
+    many ranks.
 
     How busy the cores are decides then, and no interface does.
     """
-    return context.on_cpu and len(context.ledger.run.hosts) == 1 and cost.basis == "model"
+    one_host = len(context.ledger.run.hosts) == 1
+    return context.on_cpu and one_host and not _measured(context, cost, placement)
 
 
-def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
-    measured = cost.basis != "model"
-    if not likely and _guessed_among_cores(context, cost):
+def _remedy(context: Context, likely: list[Reason], cost: Cost, placement: Placement) -> Remedy:
+    measured = _measured(context, cost, placement)
+    calibrate = ["shardtoll", "calibrate", "-o", "fabric.toml"]
+    if cost.basis == "transferred" and not measured:
+        calibrate[2:2] = ["--nproc", str(placement.ranks)]
+    run = f"subprocess.run({json.dumps(calibrate)})"
+    nobody = (
+        "nobody has measured this machine"
+        if cost.basis == "model"
+        else f"nobody has measured groups of {placement.ranks} ranks on this machine"
+    )
+    if not likely and _guessed_among_cores(context, cost, placement):
         return Remedy(
-            text="Measure the fabric under this load with `shardtoll calibrate`: nobody has measured this "
-            "machine. The same cores compute and move the data, so other work on them slows both.",
-            code='subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])',
+            text=f"Measure the fabric under this load with `{' '.join(calibrate[:-2])}`: {nobody}. The same "
+            "cores compute and move the data, so other work on them slows both.",
+            code=run,
             counterfactual="the same collectives at their expected times, not their floors",
             measures=True,
         )
@@ -258,11 +284,13 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
         )
         code = _code(context.ledger.run.backend)
     if not measured:
-        advice += (
-            " The fabric's figures were not measured on this machine: run `shardtoll calibrate` before you "
-            "conclude."
+        figures = (
+            "The fabric's figures were not measured on this machine"
+            if cost.basis == "model"
+            else f"Groups of {placement.ranks} ranks were not measured"
         )
-        code = 'subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])  # first: measure it\n' + code
+        advice += f" {figures}: run `{' '.join(calibrate[:-2])}` before you conclude."
+        code = f"{run}  # first: measure it\n{code}"
     return Remedy(
         text=advice,
         code=code,

@@ -64,7 +64,8 @@ def late_place(context: Context, late: pd.DataFrame, part: str | None) -> LatePl
     piece, longer = best
     if not piece["gap"]:
         return _of_operator(piece, longer)
-    return _of_gap(piece, longer, _source(keep(pieces, pieces["rank"] == rank), piece))
+    of_rank = keep(pieces, pieces["rank"] == rank)
+    return _of_gap(piece, longer, _source(of_rank, piece, "before_source"), _source(of_rank, piece, "source"))
 
 
 def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
@@ -93,12 +94,13 @@ def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     of = frame.groupby(["rank", "step"], sort=False)
     ended = (frame["start_ns"] + frame["duration_ns"]).groupby([frame["rank"], frame["step"]]).cummax()
     gap = frame["start_ns"] - ended.groupby([frame["rank"], frame["step"]]).shift()
-    before = of[list(SIDES)].shift().rename(columns={name: f"before_{name}" for name in SIDES})
+    sides = [*SIDES, "source"]
+    before = of[sides].shift().rename(columns={name: f"before_{name}" for name in sides})
     gaps = frame.join(before).assign(gap=True, time_ns=gap.clip(lower=0))
     gaps = keep(gaps, gap.notna())
     worked = keep(with_columns(frame, gap=False, time_ns=frame["duration_ns"]), frame["blocked"].isna())
     both = pd.concat([gaps, worked], ignore_index=True)
-    both = keep(both[["step", "rank", "time_ns", *PIECE, "source"]], both["time_ns"] > 0)
+    both = keep(both[["step", "rank", "time_ns", *PIECE, "source", "before_source"]], both["time_ns"] > 0)
     filled: pd.DataFrame = both.fillna(dict.fromkeys(PIECE[1:], ""))
     return filled
 
@@ -123,12 +125,13 @@ def _longest(pieces: pd.DataFrame, rank: int, keys: list[str]) -> tuple[dict[str
     return dict(zip(keys, key, strict=True)), float(middle.iloc[number])
 
 
-def _source(pieces: pd.DataFrame, piece: dict[str, object]) -> str | None:
-    """Return the line of code that comes after most of these gaps; None if it is unknown."""
+def _source(pieces: pd.DataFrame, piece: dict[str, object], column: str) -> str | None:
+    """Return the line of code next to most of the time of these gaps: after it (`source`) or before it
+    (`before_source`); None if it is unknown."""
     same = np.logical_and.reduce(
         [(pieces[name] == value).to_numpy(dtype=bool) for name, value in piece.items()]
     )
-    by_line = pieces[same].groupby("source")["time_ns"].sum()
+    by_line = pieces[same].groupby(column)["time_ns"].sum()
     return str(by_line.idxmax()) if len(by_line) else None
 
 
@@ -143,7 +146,8 @@ def _of(module: str | None) -> str:
     return f" of {module}" if module else ""
 
 
-def _of_gap(piece: dict[str, object], longer: float, source: str | None) -> LatePlace:
+def _of_gap(piece: dict[str, object], longer: float, ended: str | None, source: str | None) -> LatePlace:
+    """`ended` and `source` are the lines of the work before the gap and after it."""
     before_op, op = str(piece["before_op"]), str(piece["op"])
     before, module = str(piece["before_module"]), str(piece["module"])
     phases = str(piece["before_phase"]), str(piece["phase"])
@@ -160,7 +164,23 @@ def _of_gap(piece: dict[str, object], longer: float, source: str | None) -> Late
     if "" not in phases and before_op != BEGIN and op != END and phases[0] != phases[1]:
         # From one micro-batch to the next it is in neither.
         inside = f"between {phases[0]} and {phases[1]}" if source else sides
-    return LatePlace(where, f"{inside}, before {source}" if source else inside, round(longer))
+        if source and ended:
+            return LatePlace(where, f"{inside}, {_lines(phases, ended, source)}", round(longer))
+    return LatePlace(
+        where, f"{inside}, before {_work(phases[1], source)}" if source else inside, round(longer)
+    )
+
+
+def _work(phase: str, source: str) -> str:
+    """Return a line's work of the phase: operators of a backward have the line of their forward."""
+    return f"the backward of {source}" if phase == "backward" else source
+
+
+def _lines(phases: tuple[str, str], ended: str, source: str) -> str:
+    """Return between the work of which lines two phases are: `after t.py:4 and before its backward`."""
+    if ended == source and phases[1] == "backward":
+        return f"after {ended} and before its backward"
+    return f"after {_work(phases[0], ended)} and before {_work(phases[1], source)}"
 
 
 def _side(op: str, module: str) -> str:

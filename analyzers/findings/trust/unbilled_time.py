@@ -1,9 +1,9 @@
-"""How much of the slowest rank's step no finding has a price for."""
+"""How much of a rank's step no finding has a price for, on the rank with most of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -37,52 +37,66 @@ _PARTS: Final = ("duration_ns", "idle_ns", "unattributed_ns", "capture_ns")
 
 
 def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | None:
-    """Return the largest part of the slowest rank's mean step that is on no bill, if it is a large share.
+    """Return the largest part of a rank's mean step that is on no bill, if it is a large share.
 
-    Idle time that a finding prices (a data stall, a wait for the device, a bubble) is billed. So is the time
-    that a late rank is idle longer than others, by its straggler finding. None for a rank whose steps nothing
-    divides: most of a watched step is then unattributed by design.
+    It is that of the rank with most of it, late ones left out unless they are slowest. Ranks that reduce
+    together have steps of one length: the slowest says nothing of who stands idle. None if nothing divides
+    the slowest rank's steps: most of a watched step is then unattributed by design.
     """
     parts = context.parts_rows
     parted = _duration_ns(parts)
     # If some watched steps show their waits, these count.
     lasted = {**_duration_ns(context.timed_rows), **_duration_ns(context.told_rows), **parted}
-    rank = max(sorted(lasted), key=lambda each: lasted[each], default=None)
-    surveyed = int((context.surveyed_rows["rank"] == rank).sum())
-    if rank is None or rank not in parted or not surveyed:
+    slowest = max(sorted(lasted), key=lambda each: lasted[each], default=None)
+    # Plain mappings: a look into a frame for each of a thousand ranks takes longer than all the rest.
+    steps_of: dict[Any, int] = context.surveyed_rows["rank"].value_counts().to_dict()
+    if slowest not in parted or slowest not in steps_of:
         return None
-    of_rank = keep(parts, parts["rank"] == rank)
-    mean = {name: float(of_rank[name].mean()) for name in _PARTS}
     stalls = keep(context.stalls_in_steps, context.stalls_in_steps["step"].isin(context.surveyed))
-    kinds = {
-        IDLE_BILLS[finding.kind]
-        for finding in findings
-        if finding.kind in IDLE_BILLS and rank in finding.ranks
-    }
-    billed = keep(stalls, (stalls["rank"] == rank) & stalls["kind"].isin(kinds))
-    lost = billed.groupby("kind")["lost_ns"].sum() / surveyed
-    known = {kind: float(lost.get(kind, 0)) for kind in kinds}
-    for finding in findings:
-        kind = IDLE_BILLS.get(finding.kind, "")
-        known[kind] = max(known.get(kind, 0.0), in_every_step_ns(finding, rank))
-    idle_ns = mean["idle_ns"] - sum(known.values())
-    idle_ns -= _late_ns(findings, rank, kinds)
-    unattributed_ns = mean["unattributed_ns"] - mean["capture_ns"]
-    if rank in context.slowed_ranks:
+    lost: dict[Any, float] = stalls.groupby(["rank", "kind"])["lost_ns"].sum().to_dict()
+    means: dict[Any, dict[int, float]] = parts.groupby("rank")[list(_PARTS)].mean().to_dict()
+    # A late rank's idle time is its finding's matter, even if that has no figure for a part of it.
+    late = {finding.ranks for finding in findings if finding.kind == "straggler"}
+    ranks = [rank for rank in sorted(parted) if rank in steps_of and (rank == slowest or (rank,) not in late)]
+    parts_ns, slowed_ranks = {}, context.slowed_ranks
+    for rank in ranks:
+        by_kind = {kind: lost.get((rank, kind), 0.0) / steps_of[rank] for kind in IDLE_BILLS.values()}
         # How much of that the survey made is unknown, which the verdict says.
-        idle_ns = 0.0
+        slowed = rank in slowed_ranks
+        idle_ns = 0.0 if slowed else means["idle_ns"][rank] - _billed_ns(findings, rank, by_kind)
+        parts_ns[rank] = idle_ns, means["unattributed_ns"][rank] - means["capture_ns"][rank]
+    rank = max(ranks, key=lambda each: max(parts_ns[each]))
+    idle_ns, unattributed_ns = parts_ns[rank]
     # The step as views show it: a watched one without its recording, a surveyed one with it.
-    watched = bool((of_rank["level"] == "watch").all())
-    step_ns = mean["duration_ns"] - (mean["capture_ns"] if watched else 0.0)
+    watched = bool((keep(parts, parts["rank"] == rank)["level"] == "watch").all())
+    step_ns = means["duration_ns"][rank] - (means["capture_ns"][rank] if watched else 0.0)
     time_ns = max(idle_ns, unattributed_ns)
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None
-    idle = idle_ns >= unattributed_ns
+    idle, surveyed = idle_ns >= unattributed_ns, steps_of[rank]
     did = host_code.most(keep(stalls, stalls["rank"] == rank), surveyed) if idle else None
     if did is None or did.mean_ns < host_code.TELLING * time_ns:
         return Unbilled(rank, time_ns, step_ns, idle=idle)
     name, doing_ns = did.name or None, min(did.mean_ns, time_ns)
     return Unbilled(rank, time_ns, step_ns, True, name, did.source, did.library, doing_ns)
+
+
+def _billed_ns(findings: Sequence[Finding], rank: int, lost_ns: Mapping[str, float]) -> float:
+    """Return how much of the rank's idle time in a mean step findings price; `lost_ns` is by kind of stall.
+
+    A data stall, a wait for the device and a bubble are, and the time that a late rank is idle longer than
+    others, by its straggler finding.
+    """
+    kinds = {
+        IDLE_BILLS[finding.kind]
+        for finding in findings
+        if finding.kind in IDLE_BILLS and rank in finding.ranks
+    }
+    known = {kind: lost_ns[kind] for kind in kinds}
+    for finding in findings:
+        kind = IDLE_BILLS.get(finding.kind, "")
+        known[kind] = max(known.get(kind, 0.0), in_every_step_ns(finding, rank))
+    return sum(known.values()) + _late_ns(findings, rank, kinds)
 
 
 def in_every_step_ns(finding: Finding, rank: int) -> float:

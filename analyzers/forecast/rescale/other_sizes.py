@@ -52,9 +52,12 @@ def scale_run(
     notes = _scaled_note(recorded)
     correction = _correction(report, anchor, before, strides, notes)
     points = {
-        kind: tuple(
-            _point(recorded, measured, each, before, after, strides, kind, correction, notes, own)
-            for each in _worlds(measured, world, fixed)
+        kind: _with_efficiency(
+            [
+                _point(recorded, measured, each, before, after, strides, kind, correction, notes, own)
+                for each in _worlds(measured, world, fixed)
+            ],
+            kind,
         )
         for kind in ("weak", "strong")
     }
@@ -62,7 +65,8 @@ def scale_run(
         name, measured, recorded.duration_ns, _name(before.gpu), _name(after.gpu), before.fabric.name,
         after.fabric.name, world, points["weak"], points["strong"],
         None if anchor is None else f"{anchor.run.world_size} ranks",
-        tuple(dict.fromkeys(notes)), dry=report.run.source == "dry",
+        tuple(dict.fromkeys(notes)), base_world=_base(points["weak"]).world,
+        dry=report.run.source == "dry",
     )  # fmt: skip
 
 
@@ -165,9 +169,32 @@ def _point(
     compute = recorded.compute_ns * factors[1] * work
     compute = min(compute, expected)
     rest = max(0.0, expected - compute - sum(exposed.values()))
-    gain = recorded.duration_ns * (measured / world if kind == "strong" else 1.0)
     names = tuple(dict.fromkeys(unpriced))
-    return ScalingPoint(world, step, compute, exposed, rest, step.inverse(gain), names)
+    return ScalingPoint(world, step, compute, exposed, rest, Band(1.0, 1.0, 1.0), names)
+
+
+def _base(points: Sequence[ScalingPoint]) -> ScalingPoint:
+    """Return the point whose efficiency is 1: that of the fewest ranks with a price, else of the fewest."""
+    return next((point for point in points if not point.unpriced), points[0])
+
+
+def _with_efficiency(points: Sequence[ScalingPoint], kind: str) -> tuple[ScalingPoint, ...]:
+    """Return points, by ranks, with their work per GPU and second over that of `_base`.
+
+    The run itself is no base for another machine: a faster one would have an efficiency above 1.
+    """
+    base = _base(points)
+    return tuple(
+        point
+        if point is base
+        else replace(
+            point,
+            efficiency=point.step_ns.inverse(
+                base.step_ns.expected * (base.world / point.world if kind == "strong" else 1.0)
+            ),
+        )
+        for point in points
+    )
 
 
 def _half_width(recorded: Recorded, own: Band | None, exposed_share: float) -> tuple[float, float]:

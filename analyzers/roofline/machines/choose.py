@@ -110,6 +110,21 @@ def other_device_note(run: Run, fabric: Fabric) -> str:
     return f"WARNING: the fabric is of {of}, the job ran on {ran}"
 
 
+def describes(fabric: Fabric, run: Run) -> bool:
+    """Return whether a fabric that somebody measured is of the machine that the run was on.
+
+    An accelerator must be the one that the fabric names. CPUs have no name that tells machines apart: the run
+    must have been on a host that was measured. A dry run is made for a fabric of its own.
+    """
+    run = with_device(run)
+    if run.source == "dry" or run.device is None:
+        return False
+    of_accelerators = fabric.gpu is not None or bool(fabric.device_names)
+    if run.device == "cpu":
+        return not of_accelerators and not set(fabric.hosts).isdisjoint(run.hosts)
+    return of_accelerators and not other_device_note(run, fabric)
+
+
 def _by_backend(backend: str | None) -> Fabric:
     if backend is None:
         return UNKNOWN

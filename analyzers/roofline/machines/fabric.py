@@ -112,6 +112,8 @@ class Fabric:
     """Backends of jobs without an accelerator that run on this fabric."""
     hardware: tuple[str, ...] = ()
     """Words by which descriptions of such machines name them, as `p5.48xlarge`."""
+    hosts: tuple[str, ...] = ()
+    """Names of the hosts that were measured; empty if none was, or their names are not known."""
 
     def quantities(self) -> Iterator[tuple[str, Quantity]]:
         """Yield every number of the interconnect with its dotted name, as `inter.rank_gbps`."""

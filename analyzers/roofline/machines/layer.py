@@ -26,7 +26,7 @@ MOST_POINTS: Final = 200_000
 
 _TEXTS: Final = ("name", "title", "provenance", "library_version")
 _FLAGS: Final = ("measured", "sharp")
-_LISTS: Final = ("device_names", "device_names_not", "backends", "hardware")
+_LISTS: Final = ("device_names", "device_names_not", "backends", "hardware", "hosts")
 _COUNTS: Final = ("ranks_per_node", "ranks_per_domain")
 _CURVE: Final = ("message_bytes", "time_ns", "low_ns", "high_ns", "samples")
 

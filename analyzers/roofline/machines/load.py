@@ -20,7 +20,7 @@ from shardtoll.ledger import FabricError
 MOST_EXTENDED: Final = 16
 """Files in one chain of `extends`."""
 
-_NOT_INHERITED: Final = ("measured", "hardware", "backends")
+_NOT_INHERITED: Final = ("measured", "hardware", "backends", "hosts")
 """Fields that hold for one fabric only: those that extend it have other names and other measurements."""
 
 

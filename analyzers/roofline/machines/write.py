@@ -22,7 +22,7 @@ def to_toml(fabric: Fabric) -> str:
     if fabric.library_version is not None:
         lines.append(f"library_version = {_string(fabric.library_version)}")
     lines += [f"{key} = true" for key in ("measured", "sharp") if getattr(fabric, key)]
-    for key in ("device_names", "device_names_not", "backends", "hardware"):
+    for key in ("device_names", "device_names_not", "backends", "hardware", "hosts"):
         if getattr(fabric, key):
             lines.append(_strings(key, getattr(fabric, key)))
     for key in ("ranks_per_node", "ranks_per_domain"):

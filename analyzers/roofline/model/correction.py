@@ -7,7 +7,7 @@ to vary between machines of a kind. Robust (soft L1 on relative errors), by Leve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,14 @@ class Correction(Struct, frozen=True):
 
 NONE: Final = Correction()
 
-SPREAD: Final = (0.1, 0.08, 0.1)
+Spread: TypeAlias = tuple[float, float, float]
+
+SPREAD: Final[Spread] = (0.1, 0.08, 0.1)
 """Standard deviations of the factors' logarithms between machines of a kind."""
+
+GUESSED_SPREAD: Final[Spread] = (2.0, 1.0, 0.1)
+"""The same if the constants of a link's kind are guesses. Measured with gloo between 2 and 4 ranks on 2
+cores: hops take 5 to 60 times the guess, bytes 2 to 5 times."""
 
 NOISE: Final = 0.1
 """Relative error of one measured point against a well-fitted model."""
@@ -67,9 +73,14 @@ def soft(errors: Floats) -> Floats:
 
 
 def fit_correction(
-    predicted_ns: Callable[[Correction], Sequence[Floats]], measured_ns: Sequence[Floats]
+    predicted_ns: Callable[[Correction], Sequence[Floats]],
+    measured_ns: Sequence[Floats],
+    within: Spread = SPREAD,
 ) -> Correction:
-    """Return the factors that bring the model nearest to the measured times of some curves."""
+    """Return the factors that bring the model nearest to the measured times of some curves.
+
+    `within`: standard deviations of the factors' logarithms between machines of the kind.
+    """
     measured = [np.log(times) for times in measured_ns]
 
     def errors(logs: Floats) -> list[Floats]:
@@ -80,7 +91,7 @@ def fit_correction(
         def residuals(logs: Floats) -> Floats:
             # A curve of many sizes tells more than one of few, but not in proportion: its errors go together.
             weighted = [error / noise * len(error) ** -0.25 for error in errors(logs)]
-            return np.concatenate([soft(np.concatenate(weighted)), logs / np.array(SPREAD)])
+            return np.concatenate([soft(np.concatenate(weighted)), logs / np.array(within)])
 
         return minimise(residuals, np.zeros(3))
 

@@ -53,14 +53,34 @@ def curves_of(curves: Iterable[Curve], op: str, placement: Placement) -> list[Cu
 
 def sizes_note(fabric: Fabric, sizes: Iterable[int]) -> str:
     """Return that a calibrated fabric was measured for groups of other sizes than these; else nothing."""
-    measured = {curve.ranks for curve in fabric.curves}
+    measured = timed_ranks(fabric.curves)
     others = {size for size in sizes if size > 1} - measured
     if not measured or not others:
         return ""
     return (
-        f"WARNING: the fabric was measured for groups of {_ranks(measured)}; floors of groups of "
-        f"{_ranks(others)} are modelled and fitted to those times"
+        f"WARNING: floors of groups of {_ranks(others)} are {extrapolated(measured)}; measure groups of that "
+        "size before you rely on them"
     )
+
+
+def measured_ranks(fabric: Fabric, placement: Placement) -> set[int]:
+    """Return the sizes of the groups that were timed and cross hosts, or do not, as this one."""
+    return timed_ranks(curve for curve in fabric.curves if (curve.nodes > 1) == placement.spans_nodes)
+
+
+def timed_ranks(curves: Iterable[Curve]) -> set[int]:
+    """Return the sizes of groups that were timed.
+
+    Messages do not count: their curves are of two ranks, whatever the size of the group that they were in.
+    """
+    return {curve.ranks for curve in curves if curve.op not in _TWINS}
+
+
+def extrapolated(ranks: Iterable[int]) -> str:
+    """Return in words what a price of groups rests on if only groups of other sizes were timed; of none, only
+    messages were."""
+    sizes = set(ranks)
+    return f"extrapolated from measured groups of {_ranks(sizes)}" if sizes else "extrapolated from messages"
 
 
 def _ranks(sizes: Iterable[int]) -> str:

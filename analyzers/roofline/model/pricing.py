@@ -11,13 +11,19 @@ from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.curve import Curve
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
-from shardtoll.analyzers.roofline.model.band import UNKNOWN_WIDTH, band_of_model
+from shardtoll.analyzers.roofline.model.band import PER_DOUBLING, UNKNOWN_WIDTH, band_of_model, guessed_links
 from shardtoll.analyzers.roofline.model.candidate import Candidate, Floats
-from shardtoll.analyzers.roofline.model.correction import NONE, Correction, fit_correction
+from shardtoll.analyzers.roofline.model.correction import (
+    GUESSED_SPREAD,
+    NONE,
+    SPREAD,
+    Correction,
+    fit_correction,
+)
 from shardtoll.analyzers.roofline.model.direct import PAIRED
 from shardtoll.analyzers.roofline.model.library import Library, load_library
 from shardtoll.analyzers.roofline.model.light import light_ns_per_byte
-from shardtoll.analyzers.roofline.model.measured_cost import curves_of, measured_cost
+from shardtoll.analyzers.roofline.model.measured_cost import curves_of, measured_cost, timed_ranks
 from shardtoll.analyzers.roofline.model.model import Choice, Model
 from shardtoll.analyzers.roofline.model.place import Placement
 from shardtoll.analyzers.roofline.model.ring import CHAINED
@@ -61,6 +67,8 @@ class _Fit(Struct, frozen=True):
     correction: Correction
     nodes: tuple[int, ...]
     """Numbers of hosts that it was fitted on; none: there was nothing to fit it on."""
+    ranks: tuple[int, ...] = ()
+    """Sizes of the groups that it was fitted on; none: it was fitted on messages, or on nothing."""
 
 
 class _Modelled(Struct, frozen=True):
@@ -151,8 +159,8 @@ class Pricing:
         if basis == "model" and op in PAIRED and placement.spans_nodes:
             # How much of a card one message gets differs between machines more than anything else (0.3 to 1).
             low = np.maximum(low, ONE_CARD_WIDTH)
-        wider = self._wider(fit, placement)
-        return _Modelled(choice, times_ns, best_ns, light_ns, low * wider, high * wider, basis)
+        wider, more = self._wider(fit, placement), self._per_size(fit, placement, model)
+        return _Modelled(choice, times_ns, best_ns, light_ns, low * wider + more, high * wider + more, basis)
 
     def _floors_ns(
         self,
@@ -240,6 +248,15 @@ class Pricing:
         apart = min(max(nodes, placement.nodes) / min(nodes, placement.nodes) for nodes in fit.nodes)
         return min(_WIDEST, 1.0 + max(0.0, math.log2(apart / _FAR)))
 
+    def _per_size(self, fit: _Fit, placement: Placement, model: Model) -> float:
+        """Return how much a band's logarithms grow if no group of this size was timed.
+
+        0 on links whose constants were learned: their widths are those of other group sizes too.
+        """
+        if not fit.ranks or not guessed_links(self.library, model.machine):
+            return 0.0
+        return PER_DOUBLING * min(abs(math.log2(placement.ranks / ranks)) for ranks in fit.ranks)
+
     def _fit(self, op: str, placement: Placement) -> _Fit:
         key = (_FAMILIES.get(op, op), placement.spans_nodes)
         fit = self._fits.get(key)
@@ -262,7 +279,11 @@ class Pricing:
             pairs = zip(modelled, sizes, strict=True)
             return [model.choose(size, correction).time_ns for (_, model), size in pairs]
 
-        return _Fit(fit_correction(predicted_ns, times), tuple(curve.nodes for curve, _ in modelled))
+        guessed = any(guessed_links(self.library, model.machine) for _, model in modelled)
+        correction = fit_correction(predicted_ns, times, GUESSED_SPREAD if guessed else SPREAD)
+        nodes = {curve.nodes for curve, _ in modelled}
+        ranks = timed_ranks(curve for curve, _ in modelled)
+        return _Fit(correction, tuple(sorted(nodes)), tuple(sorted(ranks)))
 
 
 def _placement(curve: Curve) -> Placement:

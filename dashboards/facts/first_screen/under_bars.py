@@ -105,14 +105,11 @@ def not_explained(report: Report) -> str | None:
     did = summary.doing(unbilled)
     if did is not None:
         return f"{head}: {did}."
-    if run.is_forecast:
-        return f"{head}: the host launches nothing then."
     if run.device == "cpu" or (run.device is None and run.source == "live"):
         why = "Python, loading or sleep"
     else:
         why = "the host launches nothing then"
-    record = "py-spy dump shows the line" if run.source == "live" else "trace with_stack=True to see its code"
-    return f"{head}: {why}; {record}."
+    return f"{head}: {why}{summary.how_to_find(run)}."
 
 
 def _who(finding: Finding, report: Report) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardtoll.analyzers import run
@@ -11,6 +13,7 @@ from shardtoll.analyzers.roofline import (
     Placement,
     choose_fabric,
     collective_cost,
+    describes,
     find_gpu,
     load_fabric,
 )
@@ -189,6 +192,22 @@ def test_memory_and_chip_name_the_accelerator_of_a_run():
     a100 = choose_fabric(run_of(2, device="NVIDIA A100-PG509-200", device_memory_bytes=42_505_273_344))
     assert a100.gpu is not None
     assert a100.gpu.name == "a100-sxm-40gb"
+
+
+def test_a_measured_fabric_is_of_the_machine_whose_accelerator_or_host_it_names():
+    gloo = replace(load_fabric("loopback-gloo"), hosts=("host0", "host1"))
+    h100 = load_fabric("h100x8")
+    on_cpu = {"device": "cpu", "backend": "gloo"}
+    assert describes(gloo, run_of(4, hosts=("host1",), **on_cpu))
+    assert not describes(gloo, run_of(4, hosts=("host2",), **on_cpu))
+    assert not describes(gloo, run_of(4, hosts=(), **on_cpu))
+    assert not describes(replace(gloo, hosts=()), run_of(4, hosts=("host1",), **on_cpu))
+    assert not describes(gloo, run_of(8, device=H100, backend="nccl", hosts=("host1",)))
+    assert describes(h100, run_of(8, device=H100, backend="nccl", hosts=("host7",)))
+    assert not describes(h100, run_of(8, device="NVIDIA A100-SXM4-80GB", backend="nccl"))
+    assert not describes(h100, run_of(4, hosts=("host1",), **on_cpu))
+    assert not describes(h100, run_of(8, device=H100, backend="fake", source="dry"))
+    assert not describes(h100, run_of(8, device=None, backend="nccl"))
 
 
 def test_the_fabric_of_a_dry_run_is_the_one_on_record():

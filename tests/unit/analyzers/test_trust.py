@@ -325,6 +325,18 @@ def test_idle_time_in_no_finding_is_held_to_the_watched_step_without_its_recordi
     assert (unbilled.time_ns, unbilled.step_ns) == (pytest.approx(30 * MS), 100 * MS)
 
 
+def test_the_rank_with_most_idle_time_is_named_not_the_slowest():
+    parts = {"exposed_comm_ns": 0, "unattributed_ns": 0}
+    slow = step(rank=0, duration_ns=101 * MS, compute_ns=71 * MS, idle_ns=30 * MS, **parts)
+    idlest = step(rank=1, duration_ns=100 * MS, compute_ns=30 * MS, idle_ns=70 * MS, **parts)
+    assert run(ledger(steps=[slow, idlest])).unbilled == Unbilled(1, 70 * MS, 100 * MS, idle=True)
+    # On what a finding prices of one rank's idle time, the other has more that none explains.
+    data = Stall(0, 1, "data", "next", "other", 1, 60 * MS, 60 * MS)
+    assert run(ledger(steps=[slow, idlest], stalls=[data])).unbilled == Unbilled(
+        0, 30 * MS, 101 * MS, idle=True
+    )
+
+
 def test_idle_time_that_a_straggler_finding_speaks_of_is_explained():
     # Rank 1 comes 60 ms late, as it is idle so much longer.
     rows = [
@@ -338,7 +350,7 @@ def test_idle_time_that_a_straggler_finding_speaks_of_is_explained():
     ]
     mine = {"compute_ns": 10 * MS}
     steps = [
-        step(rank=0, **mine | {"exposed_comm_ns": 70 * MS, "idle_ns": 20 * MS}),
+        step(rank=0, **mine | {"duration_ns": 101 * MS, "exposed_comm_ns": 71 * MS, "idle_ns": 20 * MS}),
         step(rank=1, **mine | {"duration_ns": 101 * MS, "exposed_comm_ns": 10 * MS, "idle_ns": 81 * MS}),
     ]
     billed = run(ledger(rows, steps=steps))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,8 @@ def test_files_have_the_floors_of_the_terminal(
     )
     places = {"here": tmp_path, "next to the run": run_folder.parent, "in the run": run_folder}
     if found in places:
-        (places[found] / "fabric.toml").write_text(to_toml(load_fabric("a100x8")), encoding="utf-8")
+        here = replace(load_fabric("loopback-gloo"), hosts=read_run(run_folder).run.hosts)
+        (places[found] / "fabric.toml").write_text(to_toml(here), encoding="utf-8")
     options = [] if given is None else ["--fabric", given]
     ran = shardtoll("report", "runs/a", "--all", *options, "-o", "x.json", "-o", "x.md", "--width", 140)
     report = Report.load(tmp_path / "x.json")
@@ -154,6 +156,19 @@ def test_files_have_the_floors_of_the_terminal(
     assert first[-2 if told else -1] == more
     if told:
         assert first[-1] == f"For measured floors: --fabric {file}"
+
+
+def test_a_fabric_of_another_machine_is_not_advised(
+    shardtoll, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from shardtoll.analyzers.roofline import load_fabric, to_toml
+
+    monkeypatch.chdir(tmp_path)
+    elsewhere = replace(load_fabric("loopback-gloo"), hosts=("another",))
+    for text in (to_toml(elsewhere), to_toml(load_fabric("a100x8")), "no fabric"):
+        (tmp_path / "fabric.toml").write_text(text, encoding="utf-8")
+        assert "For measured floors" not in shardtoll("report", "runs/a").out
+        assert "is not used for the floors" not in shardtoll("report", "runs/a", "--all").out
 
 
 def test_a_fabric_is_not_looked_for_where_no_file_can_be():

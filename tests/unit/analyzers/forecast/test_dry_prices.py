@@ -65,6 +65,7 @@ def test_without_a_price_the_time_is_unknown(ledger: Ledger, capsys: pytest.Capt
     show(lambda columns: renderable(answer, columns), 200)
     shown = capsys.readouterr().out
     assert f"The time of a step is unknown: collectives without a price on this fabric ({count} of " in shown
+    assert "Gradients that no collective reduces were not looked for" in shown
     assert analyze(filled).run.source == "dry"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.forecast.compute.cards import card_of
@@ -91,6 +93,38 @@ def test_a_known_price_and_an_unchanged_group_need_no_note():
     assert 0 < low <= expected <= high
     assert times(8, None, notes) == (1000.0, 1000.0, 1000.0)
     assert notes == []
+
+
+def test_efficiency_is_against_the_fewest_ranks_of_the_same_machine():
+    rows = [
+        collective(step=number, rank=rank, start_ns=30 * MS, duration_ns=40 * MS, exposed_ns=40 * MS)
+        for number in (0, 1)
+        for rank in (0, 1)
+    ]
+    report = run(ledger(rows, steps=[step(number, rank) for number in (0, 1) for rank in (0, 1)]))
+    # Such a network makes the step of the run itself twice as fast: that is no efficiency.
+    faster = Machine(load_fabric("h100x8-ib400"), None, 8)
+    answer = scale_run(report, "job", Machine(load_fabric("loopback-gloo"), None, 2), faster, 64)
+    first = answer.weak[0]
+    assert first.step_ns.expected < 0.8 * answer.measured_step_ns
+    assert (answer.base_world, first.world) == (2, 2)
+    for points, work in ((answer.weak, 1), (answer.strong, 2)):
+        assert points[0].efficiency.expected == 1
+        for point in points:
+            share = first.step_ns.expected / point.step_ns.expected * (1 if work == 1 else 2 / point.world)
+            assert point.efficiency.expected == pytest.approx(share)
+            assert point.efficiency.expected <= 1
+    base = "work per GPU and second, against that on 2 ranks of CPU on h100x8-ib400"
+    said = f"{base}; its band is that of the step"
+    assert scaling_shown.efficiency(answer) == f"efficiency: {said}"
+    out = StringIO()
+    Console(file=out, width=140).print(scaling_shown.renderable(answer, 140))
+    for text in (out.getvalue(), scaling_shown.markdown(answer), scaling_page.render(answer)):
+        assert said in " ".join(text.split())
+    # On fewer ranks than were measured, these are the base; a share above 1 says how.
+    assert scale_run(report, "job", MACHINE, MACHINE, 1).base_world == 1
+    cheap = replace(answer.weak[1], efficiency=Band(1.2, 1.1, 1.3))
+    assert "above 100 %, more ranks make" in scaling_shown.efficiency(replace(answer, weak=(first, cheap)))
 
 
 def test_the_parts_of_a_forecast_add_up_to_its_step():

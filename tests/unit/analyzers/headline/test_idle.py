@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+from rich.console import Console
+
 from shardtoll.analyzers import run
+from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.headline import idle
+from shardtoll.dashboards.facts.first_screen import under_bars
+from shardtoll.dashboards.terminal.first_screen import FirstScreen
 from shardtoll.ledger import Stall
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
@@ -28,8 +34,7 @@ def test_code_that_the_host_is_in_for_most_of_the_idle_time_is_what_to_speed_up(
     said = headline(host(60, "lib/io/data.py:4 (read)"), host(20))
     assert said == f"Idle time costs most: {FACT}; speed up data.py:4 (read), or call it ahead of the step."
     # Named by its share of idle time; less than half of it is not what costs most.
-    how = "record with_stack=True to see the host's code"
-    assert headline(host(30, "lib/io/data.py:4 (read)"), host(50)) == f"Idle time costs most: {FACT}; {how}."
+    assert headline(host(30, "lib/io/data.py:4 (read)"), host(50)) == f"Idle time costs most: {FACT}."
 
 
 def test_a_recording_in_which_graphs_are_recorded_says_that_nothing_of_them_runs():
@@ -58,8 +63,23 @@ def test_half_of_a_step_leads_if_it_is_twice_what_communication_costs():
     assert not of_parts(50, 25, world_size=2).startswith("Idle time")
 
 
+def test_a_first_screen_says_once_how_to_find_the_code_of_idle_time():
+    about = run_of(1, source="trace", device="NVIDIA H100", backend="nccl")
+    parts = {"compute_ns": 30 * MS, "exposed_comm_ns": 10 * MS, "idle_ns": 60 * MS, "unattributed_ns": 0}
+    made = run(ledger(run=about, steps=[step(duration_ns=100 * MS, **parts)]))
+    (line,) = under_bars.sentences(made)
+    assert line.endswith("trace with_stack=True to see its code.")
+    assert "with_stack" not in made.verdict
+    out = StringIO()
+    Console(file=out, width=100).print(FirstScreen(made))
+    assert out.getvalue().count("with_stack") == 1
+    # Without that line the verdict says it.
+    context = context_of(ledger(run=about, steps=[step(duration_ns=100 * MS, **parts)]), None)
+    said = [idle.clause(context, (), shown=shown) for shown in (False, True)]
+    assert ["with_stack=True" in (each or ("",))[0] for each in said] == [True, False]
+
+
 def test_idle_time_of_a_run_says_how_to_find_its_code_and_that_of_a_dry_run_does_not():
-    assert "; record with_stack=True to see the host's code" in of_parts(60, 10)
     # A surveyed live run says that surveying slows its host; of a watched one a process can be looked at.
     context: Any = SimpleNamespace(ledger=SimpleNamespace(run=run_of(1)))
     assert idle._find(context) == "find its code with py-spy dump"

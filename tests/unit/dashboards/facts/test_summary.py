@@ -59,7 +59,7 @@ def idle_report(idle, stalls=(), **changes):
 def test_idle_time_that_no_finding_explains_is_said():
     assert summary.second_line(idle_report(70)) == (
         "No finding explains 70.0 ms (88 %) of rank 0's 80.0 ms step: the device is idle, as its host has "
-        "launched nothing."
+        "launched nothing; trace with_stack=True to see its code."
     )
     # A small share, or less than the toll, is not worth a line.
     assert summary.second_line(idle_report(2)) is None

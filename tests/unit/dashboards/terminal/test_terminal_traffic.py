@@ -77,6 +77,20 @@ def test_a_run_whose_values_nobody_compared_says_so_and_how_to_compare_them() ->
         assert summary.values_unasked(replace(unasked, run=run, tables=alone)) is None
 
 
+def test_a_dry_run_says_that_it_looks_for_no_missing_reductions() -> None:
+    costs = tuple(finding for finding in report().findings if finding.kind != "wrong-gradient")
+    run = replace(report().run, source="dry", ranks_seen=(0,), rank_hosts=())
+    dry = replace(report(), findings=costs, run=run, tables=of_ranks(report().tables, (0,)))
+    line = summary.values_unasked(dry)
+    assert line is not None
+    assert "does not look for gradients that no collective reduces" in line
+    assert line.replace("`", "") in " ".join(printed_report(dry).split())
+    short = summary.values_unasked_in_a_line(dry, 80)
+    assert short == "Not looked for in a dry run: gradients that no collective reduces"
+    alone = replace(dry, run=replace(run, world_size=1))
+    assert summary.values_unasked(alone) is summary.values_unasked_in_a_line(alone, 80) is None
+
+
 def test_inference_of_several_ranks_is_asked_for_no_gradients() -> None:
     tables = report().tables
     forward = {

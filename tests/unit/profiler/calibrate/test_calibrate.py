@@ -21,7 +21,7 @@ from shardtoll.profiler.calibrate.__main__ import (
 from shardtoll.profiler.calibrate.circumstances import provenance
 from shardtoll.profiler.calibrate.mesh import parse_mesh
 from shardtoll.profiler.calibrate.ops import PAIRED, TIMED, fitting_bytes
-from shardtoll.profiler.calibrate.sweep import Sweep
+from shardtoll.profiler.calibrate.sweep import Sweep, no_time_for
 from shardtoll.profiler.calibrate.timed_groups import Groups
 from shardtoll.profiler.calibrate.timing import Case, combined_ns
 
@@ -111,6 +111,28 @@ def test_groups_of_equal_placement_share_a_curve_and_a_send_is_a_receive_too():
     assert found["all_reduce", 2, 1].times_ns == {64: [1, 2, 3]}
     assert found["all_reduce", 2, 1].source == "of dp, tp"
     assert found["recv", 2, 1].times_ns == {128: [6]}
+
+
+def test_spare_kinds_are_measured_as_long_as_six_rounds_fit():
+    world, pairs, fours = (
+        Groups(name, None, (tuple(range(ranks)),), 1, 1, spare)
+        for name, ranks, spare in (("world", 8, False), ("2", 2, True), ("4", 4, True))
+    )
+    cases = [case(world), case(pairs), case(fours), case(world, size=128)]
+    took_s = [0.6, 0.5, 1.0, 0.4]
+    assert no_time_for(cases, took_s, 15.1) == set()
+    assert no_time_for(cases, took_s, 14.9) == {"4"}
+    assert no_time_for(cases, took_s, 8.9) == {"2", "4"}
+    assert no_time_for(cases, took_s, 0.0) == {"2", "4"}, "the world is measured in any case"
+
+
+def test_kinds_that_were_left_out_are_named():
+    chosen = Namespace(output="x.toml", target=0.05)
+    kind = groups("world", ((0, 1, 2, 3),))
+    (*_, said) = _summary(chosen, Sweep([case(kind)], [[100] * 30], 30, left_out=("2 ranks of a host",)))
+    assert said.startswith(
+        "left out, as the time did not suffice: groups of 2 ranks of a host; their floors are"
+    )
 
 
 def test_medians_that_are_not_sure_are_named():

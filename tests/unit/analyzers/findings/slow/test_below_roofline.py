@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.findings.slow.transfers import limit
-from shardtoll.analyzers.roofline import collective_cost
+from shardtoll.analyzers.roofline import Placement, collective_cost
 from tests.unit.analyzers.fabrics import ROUND, timed
 from tests.unit.analyzers.findings.faulty_rows import PAIR, evidence, found, slow, small
 from tests.unit.analyzers.ledgers import MS, US, collective, on_ranks, run_of
@@ -71,6 +71,28 @@ class TestBelowRoofline:
         assert "interface" not in finding.remedy.text
         (of_two,) = found("below-roofline", slow(4, 60.0), ROUND, run=run_of(hosts=("a", "b")))
         assert of_two.severity == "warning"
+
+    def test_a_price_carried_over_from_other_group_sizes_makes_nothing_likely(self):
+        of_four = timed(ROUND, "all_reduce", Placement(4, 1, 4), 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        (finding,) = found("below-roofline", slow(4, 40.0), of_four, run=run_of(**GPU))
+        assert finding.confidence == "possible"
+        facts = evidence(finding)
+        assert facts["prediction by"].startswith("extrapolated from measured groups of 4 ranks")
+        assert "floors of groups of 2 ranks are extrapolated" in facts["fabric"]
+        assert "`shardtoll calibrate --nproc 2`" in finding.remedy.text
+        # Another op, timed in groups of two, says what these links do.
+        of_two = timed(ROUND, "all_gather", PAIR, 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        (finding,) = found("below-roofline", slow(4, 40.0), of_two, run=run_of(**GPU))
+        assert finding.confidence == "likely"
+        assert evidence(finding)["prediction by"].startswith("other collectives of this group size")
+        assert "extrapolated" not in evidence(finding)["fabric"]
+
+    def test_among_cores_an_extrapolated_price_is_no_warning(self):
+        of_four = timed(ROUND, "all_reduce", Placement(4, 1, 4), 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        (finding,) = found("below-roofline", slow(4, 400.0), of_four)
+        assert (finding.severity, finding.confidence) == ("info", "possible")
+        assert "nobody has measured groups of 2 ranks" in finding.remedy.text
+        assert '"--nproc", "2"' in (finding.remedy.code or "")
 
     def test_a_few_slow_ones_are_an_accident(self):
         assert found("below-roofline", slow(2, 9.0), TIMED, run=run_of(**GPU)) == []

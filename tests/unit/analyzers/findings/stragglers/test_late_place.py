@@ -89,16 +89,32 @@ def test_a_rank_that_sleeps_is_late_between_two_operators(number: int, phase: st
     ("number", "clause"),
     [
         (1, "most in forward, between aten.mm.default of a and aten.mm.default of b, before t.py:1 (b)"),
-        (2, "most between forward and backward, before t.py:2 (b)"),
+        (2, "most between forward and backward, after t.py:1 (b) and before its backward"),
+        (3, "most in backward, between aten.mm.default of b and aten.mm.default of a, before the backward of "
+         "t.py:0 (a)"),
     ],
-)
-def test_the_line_after_a_gap_is_named(number: int, clause: str) -> None:
+)  # fmt: skip
+def test_the_lines_next_to_a_gap_are_named(number: int, clause: str) -> None:
+    # Operators of a backward have the line of their forward.
+    lines = [f"t.py:{index} ({'ab'[index]})" for index in (0, 1, 1, 0)]
     steps, computes, collectives = job(f"gap {number}")
-    lines = [f"t.py:{index} ({module})" for index, (_, module) in enumerate(MODULES)]
     computes = [replace(row, source=lines[row.index]) for row in computes]
     report = run(ledger(collectives, steps=steps, computes=computes))
     (finding,) = (f for f in report.findings if f.kind == "straggler")
     assert clause in finding.title
+
+
+def test_a_gap_between_phases_names_the_work_on_both_sides() -> None:
+    steps, computes, collectives = job("gap 2")
+    computes = [replace(row, source=f"t.py:{row.index}") for row in computes]
+    report = run(ledger(collectives, steps=steps, computes=computes))
+    (finding,) = (f for f in report.findings if f.kind == "straggler")
+    assert "between forward and backward, after t.py:1 and before the backward of t.py:2" in finding.title
+    # Without a line before it, the one after it is named.
+    bare = [replace(row, source=None if row.index == 1 else row.source) for row in computes]
+    report = run(ledger(collectives, steps=steps, computes=bare))
+    (finding,) = (f for f in report.findings if f.kind == "straggler")
+    assert "between forward and backward, before the backward of t.py:2" in finding.title
 
 
 def test_a_rank_late_after_its_operators_is_late_before_the_collective() -> None:
