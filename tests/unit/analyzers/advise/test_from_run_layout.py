@@ -10,7 +10,7 @@ import pytest
 from shardtoll.analyzers.advise.advise import Beside, advise
 from shardtoll.analyzers.advise.from_run.measured import loader_rates, measured_beside
 from shardtoll.analyzers.advise.from_run.run_question import derive
-from shardtoll.analyzers.advise.from_run.step_layout import degrees_of
+from shardtoll.analyzers.advise.from_run.step_layout import degrees_of, sharding_of
 from shardtoll.ledger import Compute, Report, Stall, UsageError
 from shardtoll.ledger.report.report import FabricInfo
 from tests.unit.analyzers.advise.test_advise import BASE
@@ -50,6 +50,16 @@ def test_a_reduction_over_all_ranks_in_forward_is_no_guess() -> None:
     for calls in (reduces(8), [*reduces(2), *reduces(4)]):
         with pytest.raises(UsageError, match=r"which are tensor parallel is unknown: leave the run out and"):
             degrees_of(report(8, collectives=calls))
+
+
+@pytest.mark.parametrize("dims", [(None, None), ("dp", None), ("tp", None), ("dp", "tp")])
+def test_groups_with_and_without_the_name_of_a_mesh_dimension_have_a_sharding(dims: Sequence[Any]) -> None:
+    scatters = [
+        collective(seq=number, op="reduce_scatter", phase="forward", mesh_dim=dim)
+        for number, dim in enumerate(dims)
+    ]
+    made = report(4, {"dp": 2, "tp": 2}, collectives=scatters)
+    assert sharding_of(made, degrees_of(made)) == ("zero1", "tp" in dims)
 
 
 def test_a_mesh_that_does_not_divide_the_ranks_is_refused() -> None:
