@@ -113,5 +113,9 @@ def path(
         steps.append(Decision("Does your layout fit?", needed, f"Yes: keep {best.words}."))
     elif stays and not steps[-1].answer.startswith("Yes"):
         number = f"{human.duration(best.step_ns.expected)} per step"
-        steps.append(Decision("Is your layout faster than all of these?", number, f"Yes: keep {best.words}."))
+        fast = [each.step_ns.expected for _, each, _ in families if each is not None]
+        question, yes = "Is your layout faster than all of these?", "Yes"
+        if fast and best.step_ns.expected > min(fast):
+            question, yes = "Is your layout as fast as these?", f"Yes, within {human.percent(NOISE)}"
+        steps.append(Decision(question, number, f"{yes}: keep {best.words}."))
     return tuple(steps)

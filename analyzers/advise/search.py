@@ -194,7 +194,8 @@ def _candidate(
     price = price_plan(plan, network)
     expected = memory.reserved.expected_bytes + memory.outside_bytes
     high = memory.reserved.high_bytes + memory.outside_bytes
-    step, rate, other = price.step_ns, price.tokens_per_s_gpu, price.other_ns
+    step, rate = price.step_ns, price.tokens_per_s_gpu
+    other = price.optimizer_ns + price.other_ns
     if offload:
         moved = memory.by_category["optimizer"]
         expected, high = expected - moved, high - moved

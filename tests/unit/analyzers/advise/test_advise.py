@@ -124,7 +124,10 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     advice = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192))
     assert advice.best is None
     assert advice.headline.startswith("No layout of 2 GPUs fits in ")
-    assert advice.headline.endswith(" Ask for more GPUs, or larger ones.")
+    assert advice.headline.endswith(" It fits from 32 GPUs on.")
+    assert advise(replace(BASE, model=large, gpus=32, sequences=32, sequence=8192)).best is not None
+    tiny = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192, memory_share=0.02))
+    assert tiny.headline.endswith(" Ask for larger GPUs.")
     # A job that cannot run loses no time to checkpoints.
     assert advice.failures is None
 
