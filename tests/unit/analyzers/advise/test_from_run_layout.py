@@ -87,6 +87,23 @@ def test_uneven_stages_are_counted_together(bounds: tuple[int, ...], layers: int
     assert derived.notes[0].startswith(f"The run has {layers} blocks")
 
 
+@pytest.mark.parametrize("head", [True, False])
+def test_the_last_stage_shows_how_many_classes_there_are(head: bool) -> None:
+    rows = [row for rank in range(2) for row in stage(rank, range(3 * rank, 3 * rank + 3))]
+    if head:
+        rows.append(
+            compute(
+                rank=1, index=99, module="output", op="aten.mm.default", shapes="bf16[64,64] bf16[64,500]"
+            )
+        )
+    derived = derive(report(2, {"pp": 2}, computes=rows), "ours")
+    assert derived.values["model"]["vocab"] == (500 if head else 32_000)
+    assert [note for note in derived.notes if "assumed" in note] == (
+        [] if head else ["No rank shows its classes: 32,000 are assumed."]
+    )
+    assert f"{500 if head else 32_000:,} classes" in derived.notes[0]
+
+
 def test_stages_that_number_their_blocks_from_0_are_multiplied() -> None:
     rows = [row for rank in range(2) for row in stage(rank, range(3))]
     assert derive(report(2, {"pp": 2}, computes=rows), "ours").values["model"]["layers"] == 6
