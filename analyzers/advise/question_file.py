@@ -10,7 +10,7 @@ from typing import Any, Final
 from shardtoll.analyzers.forecast.compute.cards import card_of_gpu
 from shardtoll.analyzers.forecast.plan import FabricNetwork
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
-from shardtoll.analyzers.forecast.rows.models import model_of
+from shardtoll.analyzers.forecast.rows.models import alike, model_of
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Question
@@ -138,7 +138,8 @@ def _model(given: object, place: str) -> ModelShape:
         model = model_of(given)
         if model is None:
             raise UsageError(
-                f"{place}: unknown model {given!r:.40}", "name one as llama3-8b, or give its shape in [model]"
+                f"{place}: unknown model {given!r:.40}",
+                f"name one as {', '.join(alike(given) or ['llama3-8b'])}, or give its shape in [model]",
             )
         return model
     if not isinstance(given, Mapping):
