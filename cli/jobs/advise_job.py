@@ -72,7 +72,7 @@ def advised(
     # Before the script runs dry for the first time.
     template = None if confirm is None else Template.read(confirm)
     notes: list[str] = []
-    values, place, step_ns, lost_ns = options, "advise", None, 0.0
+    values, place, step_ns, lost_ns, dry = options, "advise", None, 0.0, False
     if kind == "plan":
         from shardtoll.cli.jobs.plan_file import tables
 
@@ -82,7 +82,7 @@ def advised(
         assert path is not None
         derived, report = _derived(kind, path, arguments, options)
         values, notes = question_values(derived, options)
-        place, step_ns = Path(path).name, derived.step_ns
+        place, step_ns, dry = Path(path).name, derived.step_ns, report.run.source == "dry"
         from shardtoll.analyzers.advise.from_run.measured import measured_beside
         from shardtoll.analyzers.advise.from_run.run_question import layout_of_values
 
@@ -100,7 +100,7 @@ def advised(
             rest_ns = None if step_ns is None else step_ns - lost_ns
             beside |= {"current_step_ns": rest_ns, "keeps_current": True}
             # A dry run proves nothing of memory.
-            beside["ran"] = _same_machine(derived, options) and report.run.source != "dry"
+            beside["ran"] = _same_machine(derived, options) and not dry
         else:
             step_ns = None
     question = question_of(values, place)
@@ -117,7 +117,13 @@ def advised(
     if template is not None and path is not None:
         machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
         advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, template, machine))
-    return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns, recorded_lost_ns=lost_ns)
+    return replace(
+        advice,
+        notes=(*notes, *advice.notes),
+        recorded_step_ns=step_ns,
+        recorded_dry=dry,
+        recorded_lost_ns=lost_ns,
+    )
 
 
 def _same_machine(derived: Derived, options: Mapping[str, Any]) -> bool:

@@ -171,8 +171,9 @@ def _recorded(advice: Advice) -> Iterator[str]:
         )
     within = "within" if advice.within_forecast else "outside"
     rest = "the rest" if lost_ns else "the step"
+    took = "The dry run forecasts a step of" if advice.recorded_dry else "The run's step takes"
     yield (
-        f"The run's step takes {human.duration(took_ns)}.{lost} The forecast of its layout was "
+        f"{took} {human.duration(took_ns)}.{lost} The forecast of its layout was "
         f"{human.duration(forecast.expected)}: {rest} is {within} its band. So every forecast here is "
         f"scaled by {advice.scale:.3g}."
     )

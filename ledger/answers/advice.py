@@ -249,6 +249,8 @@ class Advice:
     """Dry runs of the best layouts; empty if none was asked for."""
     recorded_step_ns: float | None = None
     """Step of the run that was asked about; None without a run."""
+    recorded_dry: bool = False
+    """Whether it is a dry run's: then it was not measured."""
     recorded_lost_ns: float = 0.0
     """The part of it that no layout changes: data, checkpoints, late ranks and capture. At least that."""
     recorded_forecast_ns: Band | None = None

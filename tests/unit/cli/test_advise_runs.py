@@ -24,6 +24,7 @@ from shardtoll.cli import app
 from shardtoll.cli.jobs import advise_job, confirming
 from shardtoll.cli.jobs.advise_job import question_values
 from shardtoll.cli.jobs.confirming import Template, confirmed
+from shardtoll.dashboards.advise.advice_rows import lines
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Advice, Question
 from shardtoll.ledger.answers.training_plan import Layout
@@ -93,6 +94,9 @@ def test_a_runs_step_scales_a_layout_that_is_asked_about_too(
             # The step without what no layout changes.
             assert stands.current.step_ns.expected == pytest.approx(100e6)
             assert stands.recorded_step_ns == asked.recorded_step_ns == 150e6
+            # A dry run measures nothing.
+            start = "The dry run forecasts a step of" if source == "dry" else "The run's step takes"
+            assert next(lines(stands)).startswith(f"{start} 150 ms. ")
     assert [each.ran for each in given] == [source == "live", False, False, False, False, False]
     assert [each.keeps_current for each in given] == [True, False, False] * 2
 
