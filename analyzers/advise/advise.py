@@ -117,7 +117,8 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         current_gap=None if current is None else slower_by(current, best),
         path=path(_single(search), families, best, capacity, question.memory_share, stays=stays),
         levers=trade,
-        pareto=pareto([each for each in shown if each.fits]),
+        # Another precision is another training: it would beat every layout.
+        pareto=pareto([each for each in shown if each.fits and each.precision is None]),
         others=others,
         uncertain=_uncertain(search, best),
         batch=_batch(question, beside),

@@ -127,6 +127,9 @@ class Search:
         if key not in self._full:
             plan = plan_for(question, layout)
             made = _candidate(plan, self.network, self.capacity_bytes, question.memory_share, offload)
+            if question.precision != self.question.precision:
+                words_of = f"{made.words}, {question.precision} matmuls"
+                made = replace(made, words=words_of, precision=question.precision)
             # A large factor has a cause that is not known, and other layouts may have less or more of it.
             factor = max(self.scale, 1 / self.scale)
             ran = layout == self._recorded and not offload and question is self.question

@@ -68,6 +68,8 @@ class Candidate:
     it is the step."""
     offload: bool = False
     """Whether the optimizer's state lives in host memory."""
+    precision: str | None = None
+    """Precision of its matmuls if it is another one than the question's."""
 
     @property
     def exposed_share(self) -> float:

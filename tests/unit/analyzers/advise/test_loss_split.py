@@ -43,10 +43,18 @@ def test_the_next_narrower_precision_is_a_lever(made: Advice) -> None:
     wanted = {"bf16": "fp8 matmuls", "fp32": "bf16 matmuls"}[made.question.precision]
     names = [each.name for each in made.levers]
     assert [name for name in names if name.endswith("matmuls")] == [wanted]
+    assert made.best is not None
     lever = next(each for each in made.levers if each.name == wanted)
     if wanted == "bf16 matmuls":
         assert lever.tokens_per_s_share > 0.5
     assert "none checkpointing" not in names
+    # Another precision is no layout of the figure, and has words of its own.
+    assert lever.candidate.words == f"{made.best.words}, {wanted}"
+    assert lever.candidate not in made.pareto
+    assert made.best in made.pareto or any(
+        each.memory_bytes <= made.best.memory_bytes and each.step_ns.expected <= made.best.step_ns.expected
+        for each in made.pareto
+    )
 
 
 def test_leaving_checkpointing_out_is_called_so() -> None:
