@@ -42,6 +42,13 @@ FAMILIES: Final = (
 )
 
 
+_ALONE: Final = {
+    "data parallel (DDP)": "one GPU without checkpointing",
+    "DDP with checkpointing": "one GPU with checkpointing",
+}
+"""Names of families if there is one GPU."""
+
+
 def choose(
     fitting: Sequence[Candidate], family_best: Callable[[Family], Candidate | None]
 ) -> Candidate | None:
@@ -88,7 +95,8 @@ def path(
                 )
             )
     for family, fastest, smallest in families:
-        question = f"Is {family.name} enough?"
+        name = family.name if single is not None else _ALONE.get(family.name, family.name)
+        question = f"Is {name} enough?"
         if fastest is None:
             if smallest is None:
                 steps.append(Decision(question, "no layout suits batch and memory", "No: it has none."))

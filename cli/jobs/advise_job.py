@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shardtoll.cli.inputs.waiting import waiting
 from shardtoll.cli.jobs.confirming import Template, confirmed, dry_report
 from shardtoll.ledger import UsageError
+from shardtoll.ledger.words import human
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.advise.from_run.run_question import Derived
@@ -42,7 +43,8 @@ def question_values(derived: Derived, options: Mapping[str, Any]) -> tuple[dict[
     world = current["dp"] * current["tp"] * current["pp"] * current["cp"]
     sequences = current["dp"] * current["micro_batch"] * current["accumulation"]
     if options.get("gpus", world) != world:
-        notes.append(f"The run had {world:,} GPUs: its layout is not among those of {options['gpus']:,}.")
+        had = human.plural(world, "GPU")
+        notes.append(f"The run had {had}: its layout is not among those of {options['gpus']:,}.")
         del values["current"]
         values["batch_tokens"] = str(sequences * values["sequence"])
     values["gpus"] = world

@@ -46,7 +46,10 @@ def test_on_other_gpus_the_batch_stays_and_the_layout_goes() -> None:
     values, notes = question_values(RAN, {"gpus": 64})
     assert "current" not in values
     assert (values["gpus"], values["batch_tokens"]) == (64, str(4 * 2 * 4 * 128))
-    assert "is not among those of 64" in notes[-1]
+    assert "The run had 8 GPUs: its layout is not among those of 64" in notes[-1]
+    alone = {**VALUES, "current": {**LAYOUT, "dp": 1, "tp": 1}}
+    _, notes = question_values(Derived(alone, (), 1e9), {"gpus": 64, "gpu": "h100-sxm"})
+    assert "The run had 1 GPU: " in notes[-1]
 
 
 def test_another_gpu_has_another_fabric() -> None:

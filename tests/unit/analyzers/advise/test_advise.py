@@ -132,6 +132,12 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     assert advice.failures is None
 
 
+def test_one_gpu_is_no_data_parallelism() -> None:
+    path = advise(replace(BASE, gpus=1, sequences=8)).path
+    assert [each.question for each in path] == ["Is one GPU without checkpointing enough?"]
+    assert path[0].answer.startswith("Yes: one GPU, micro-batch ")
+
+
 def test_one_tie_is_one_other_layout() -> None:
     shape = ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True)
     advice = advise(Question(shape, 7, "h100-sxm", 8192, 128))
