@@ -14,8 +14,10 @@ _MOST_S: Final = 1e7
 
 
 def measured_step_ns(row: Mapping[str, str], plan: TrainingPlan) -> float | None:
-    """Return the measured time of one step: from the step time, else from tokens/s/GPU; None if neither is
-    there, or if no step takes that long or that short."""
+    """Return the measured time of one step: from the step time, else from tokens/s/GPU.
+
+    None if neither is there, or if no step takes that long or that short.
+    """
     step = _positive(row.get("step_s"))
     if step is None and row.get("metric") in ("iter_s", "step_s"):
         step = _positive(row.get("value"))
