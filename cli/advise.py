@@ -28,7 +28,7 @@ def command(
         str | None, typer.Option("--model", metavar="NAME", help="A published model, as llama3-8b.")
     ] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Number of GPUs.")] = None,
-    gpu: Annotated[str | None, gpu_option("The GPU, as h100-sxm (the default).")] = None,
+    gpu: Annotated[str | None, gpu_option("The GPU; default: the fabric's, else h100-sxm.")] = None,
     fabric: Annotated[
         str | None, fabric_option("The interconnect; without it, the usual one of machines with this GPU.")
     ] = None,
@@ -55,7 +55,7 @@ def command(
         str | None, typer.Option("--precision", metavar="WORD", help="bf16 (default), fp16, fp32 or fp8.")
     ] = None,
     price: Annotated[
-        float | None, typer.Option("--price", metavar="2.5", help="Price of one GPU for one hour.")
+        str | None, typer.Option("--price", metavar="2.5/gpu-hour", help="Price of one GPU for one hour.")
     ] = None,
     failures_per_day: Annotated[
         float | None,
@@ -112,11 +112,13 @@ def command(
       shardtoll advise --model llama3-8b --gpus 8 --explain dp=4,tp=2,sharding=fsdp,micro_batch=2
     """
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
+    from shardtoll.cli.inputs.price import price_per_gpu_hour
 
     check_targets(output or [], ANSWERS["advise"])
+    per_hour = price_per_gpu_hour(price)
     options: dict[str, Any] = {
         "model": model, "gpus": gpus, "gpu": gpu, "fabric": fabric, "sequence": sequence,
-        "batch_tokens": batch_tokens, "precision": precision, "price_per_gpu_hour": price,
+        "batch_tokens": batch_tokens, "precision": precision, "price_per_gpu_hour": per_hour,
         "memory_share": _share(max_memory),
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
@@ -127,7 +129,7 @@ def command(
     _above_zero("--failures-per-day", failures_per_day)
     _above_zero("--checkpoint-seconds", checkpoint_seconds)
     _above_zero("--recovery-seconds", recovery_seconds)
-    _above_zero("--price", price)
+    _above_zero("--price", per_hour)
     kind = _kind(path, arguments, confirm)
     from shardtoll.cli.jobs.advise_job import advised
 

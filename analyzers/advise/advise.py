@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from typing import Final
 
 from shardtoll.analyzers.advise.batches import batch_advice
@@ -13,8 +13,9 @@ from shardtoll.analyzers.advise.efficiency import scaling
 from shardtoll.analyzers.advise.failures import failure_advice
 from shardtoll.analyzers.advise.layouts import lighter
 from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
-from shardtoll.analyzers.advise.search import Priced, Search
+from shardtoll.analyzers.advise.search import Priced, Search, plan_for
 from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
+from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
 from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
@@ -22,6 +23,7 @@ from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, FailureRate
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import (
+    SAME,
     Advice,
     BatchAdvice,
     Candidate,
@@ -36,6 +38,7 @@ from shardtoll.ledger.words import human
 _REPLAYED: Final = 10
 """Fastest layouts whose memory is replayed through the allocator."""
 _TIES: Final = 6
+_TIMES_AS_MANY: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,11 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         forecast = search.calibrate(recorded, beside.current_step_ns)
     priced = search.run()
     if not search.legal:
+        divided = question.gpus * ceil(question.sequences / question.gpus)
         raise UsageError(
             f"no layout of {human.plural(question.gpus, 'GPU')} divides a batch of"
             f" {human.plural(question.sequences, 'sequence')}",
-            "give --batch-tokens that is a multiple of the sequence length times a divisor of the GPUs",
+            f"give a batch that the GPUs divide, as --batch-tokens {divided * question.sequence}",
         )
     fitting = search.fitting(priced, _REPLAYED)
     families = _families(search, priced)
@@ -113,7 +117,8 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         current_gap=None if current is None else slower_by(current, best),
         path=path(_single(search), families, best, capacity, question.memory_share, stays=stays),
         levers=trade,
-        pareto=pareto([each for each in shown if each.fits]),
+        # Another precision is another training: it would beat every layout.
+        pareto=pareto([each for each in shown if each.fits and each.precision is None]),
         others=others,
         uncertain=_uncertain(search, best),
         batch=_batch(question, beside),
@@ -131,8 +136,15 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
 
 
 def _stays(current: Candidate, best: Candidate | None, beside: Beside) -> bool:
-    """Return whether the current layout is kept: it stands, fits and is faster than the best other one."""
-    return beside.keeps_current and bool(current.fits) and (best is None or slower_by(current, best) < 0)
+    """Return whether the current layout is kept: it stands, fits and is faster than the best other one.
+
+    It also stays if no simpler one is faster by more than the noise: a change must pay.
+    """
+    if not beside.keeps_current or not current.fits:
+        return False
+    if best is None or slower_by(current, best) < 0:
+        return True
+    return slower_by(current, best) <= NOISE and current.levers <= best.levers
 
 
 def _families(
@@ -158,6 +170,27 @@ def _smallest(search: Search, family: Family) -> Candidate | None:
         for layout in reversed(lighter(replace(base, sharding=sharding))):
             if family.holds(layout):
                 return search.candidate(layout)
+    return None
+
+
+def _enough(search: Search) -> int | None:
+    """How many GPUs hold the model, as twice, four times, ... as many; None if none of these do.
+
+    They shard it over all replicas, alone or with as much tensor parallelism as a node and its heads allow,
+    and experts over as many ranks as divide them.
+    """
+    question = search.question
+    limit = question.memory_share * search.capacity_bytes
+    widest = gcd(question.model.heads, question.model.kv_heads, question.gpus_per_node)
+    for gpus in (factor * question.gpus for factor in _TIMES_AS_MANY):
+        ep = gcd(question.model.experts, gpus)
+        for tp in {1, gcd(widest, gpus)}:
+            layout = Layout(
+                dp=gpus // tp, tp=tp, sequence_parallel=tp > 1, ep=ep, sharding="fsdp", checkpointing="full"
+            )
+            memory = plan_memory(plan_for(question, layout), search.capacity_bytes)
+            if memory.reserved.high_bytes + memory.outside_bytes <= limit:
+                return gpus
     return None
 
 
@@ -213,10 +246,11 @@ def _headline(
                 f" {named} {fits_words(current.fits)}: up to {human.size(current.memory_high_bytes)}, "
                 f"{human.size(share * capacity_bytes)} allowed."
             )
-        elif gap > 0:
+        elif gap > SAME:
             text += f" {named} takes {human.percent(gap)} longer."
         elif gap > -NOISE:
-            text += f" {named} is as fast, but less simple."
+            less = ", but less simple" if current.levers > best.levers else ""
+            text += f" {named} is as fast{less}."
         else:
             text += f" {named} takes {human.percent(-gap)} less time."
     elif len(ties) > 1:
@@ -297,7 +331,8 @@ def _none_fits(
     least = min((each.memory_high_bytes for each in sizes), default=None)
     limit = human.size(question.memory_share * capacity)
     needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
-    needs += " Ask for more GPUs, or larger ones."
+    enough = _enough(search)
+    needs += " Ask for larger GPUs." if enough is None else f" It fits from {enough:,} GPUs on."
     return Advice(
         question=question,
         headline=f"No layout of {human.plural(question.gpus, 'GPU')} fits in {limit}.{needs}",

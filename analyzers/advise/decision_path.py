@@ -42,6 +42,13 @@ FAMILIES: Final = (
 )
 
 
+_ALONE: Final = {
+    "data parallel (DDP)": "one GPU without checkpointing",
+    "DDP with checkpointing": "one GPU with checkpointing",
+}
+"""Names of families if there is one GPU."""
+
+
 def choose(
     fitting: Sequence[Candidate], family_best: Callable[[Family], Candidate | None]
 ) -> Candidate | None:
@@ -88,7 +95,8 @@ def path(
                 )
             )
     for family, fastest, smallest in families:
-        question = f"Is {family.name} enough?"
+        name = family.name if single is not None else _ALONE.get(family.name, family.name)
+        question = f"Is {name} enough?"
         if fastest is None:
             if smallest is None:
                 steps.append(Decision(question, "no layout suits batch and memory", "No: it has none."))
@@ -113,5 +121,9 @@ def path(
         steps.append(Decision("Does your layout fit?", needed, f"Yes: keep {best.words}."))
     elif stays and not steps[-1].answer.startswith("Yes"):
         number = f"{human.duration(best.step_ns.expected)} per step"
-        steps.append(Decision("Is your layout faster than all of these?", number, f"Yes: keep {best.words}."))
+        fast = [each.step_ns.expected for _, each, _ in families if each is not None]
+        question, yes = "Is your layout faster than all of these?", "Yes"
+        if fast and best.step_ns.expected > min(fast):
+            question, yes = "Is your layout as fast as these?", f"Yes, within {human.percent(NOISE)}"
+        steps.append(Decision(question, number, f"{yes}: keep {best.words}."))
     return tuple(steps)

@@ -24,9 +24,9 @@ def scaling(search: Search, best: Candidate) -> tuple[ScalePoint, ...]:
     if not points:
         return ()
     # Few GPUs may have to recompute because memory is short: the best point is 100 %, not the first.
-    gpus_there, most = max(points, key=lambda point: point[1].tokens_per_s_gpu.expected)
-    base = most.tokens_per_s_gpu.expected
-    work = most.compute_ns * gpus_there
+    base = max(each.tokens_per_s_gpu.expected for _, each in points)
+    # All points train on the same tokens: the least compute of all GPUs is what these need.
+    work = min(each.compute_ns * gpus for gpus, each in points)
     price = search.question.price_per_gpu_hour
     return tuple(
         ScalePoint(
@@ -36,7 +36,8 @@ def scaling(search: Search, best: Candidate) -> tuple[ScalePoint, ...]:
             efficiency=each.tokens_per_s_gpu.expected / base,
             exposed_share=each.exposed_share,
             bubble_share=each.bubble_ns / each.step_ns.expected,
-            slower_compute_share=max(0.0, (each.compute_ns - work / gpus) / each.step_ns.expected),
+            other_share=each.other_ns / each.step_ns.expected,
+            slower_compute_share=(each.compute_ns - work / gpus) / each.step_ns.expected,
             tokens_per_currency=None if price is None else each.tokens_per_s_gpu.expected * 3600 / price,
         )
         for gpus, each in points

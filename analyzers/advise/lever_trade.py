@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from shardtoll.analyzers.advise.search import Search
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.advice import Candidate, Lever
 from shardtoll.ledger.answers.training_plan import Layout
 
+_NARROWER: Final = {"fp32": "bf16", "bf16": "fp8"}
+"""Precision -> the next narrower one that trains with the same range of exponents, or nearly."""
+
 
 def neighbours(layout: Layout) -> Iterator[tuple[str, Layout]]:
     """Yield (name, layout) for each single change that keeps GPUs and effective batch."""
     for level in ("none", "selective", "full"):
         if level != layout.checkpointing:
-            yield f"{level} checkpointing", replace(layout, checkpointing=level)
+            name = "no" if level == "none" else level
+            yield f"{name} checkpointing", replace(layout, checkpointing=level)
     if layout.accumulation % 2 == 0:
         yield (
             f"micro-batch {layout.micro_batch * 2}",
@@ -82,9 +87,10 @@ def lever_trade(search: Search, best: Candidate) -> tuple[Lever, ...]:
         except (ShardtollError, ValueError):
             continue  # the forecast has no price of it
     made.append(("optimizer in host memory", search.candidate(best.layout, offload=True)))
-    if search.question.precision == "bf16":
-        with suppress(ShardtollError):  # a GPU without fp8
-            made.append(("fp8 matmuls", search.candidate(best.layout, precision="fp8")))
+    narrower = _NARROWER.get(search.question.precision)
+    if narrower is not None:
+        with suppress(ShardtollError):  # a GPU without such units
+            made.append((f"{narrower} matmuls", search.candidate(best.layout, precision=narrower)))
     levers = [
         Lever(
             name,

@@ -7,7 +7,11 @@ from dataclasses import fields
 from math import inf
 from typing import Any, Final
 
-from shardtoll.analyzers.forecast.rows.models import model_of
+from shardtoll.analyzers.forecast.compute.cards import card_of_gpu
+from shardtoll.analyzers.forecast.plan import FabricNetwork
+from shardtoll.analyzers.forecast.plan.check import usual_fabric
+from shardtoll.analyzers.forecast.rows.models import alike, model_of
+from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Question
 from shardtoll.ledger.answers.training_plan import PRECISIONS, Layout, ModelShape
@@ -18,6 +22,9 @@ _TOP: Final = (
     "framework", "memory_share", "price_per_gpu_hour",
 )  # fmt: skip
 _DEFAULT_BATCH_TOKENS: Final = 2**22
+_USUAL_NODE: Final = 8
+_ABOUT: Final = 0.05
+"""Share by which a batch of about so many tokens may differ from them."""
 
 
 def count_of(text: str, option: str) -> int:
@@ -48,7 +55,7 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
     current = _current(values.get("current"), place)
     sequence = _whole(values, "sequence", place, 8192 if model.vocab > 100_000 else 2048)
     gpus = _whole(values, "gpus", place, current.world_size if current is not None else None)
-    sequences = _sequences(values, sequence, current, place)
+    sequences = _sequences(values, sequence, gpus, current, place)
     if current is not None and current.world_size != gpus:
         raise UsageError(
             f"{place}: the current layout has {current.world_size} GPUs, not {gpus}",
@@ -60,17 +67,18 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
     share = values.get("memory_share", 1.0)
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise UsageError(f"{place}: memory_share {share!r:.40} is no share", "give it as 0.9")
+    gpu = _gpu(values)
     price = values.get("price_per_gpu_hour")
     if price is not None and not (type(price) in (int, float) and 0 < price < inf):
         raise UsageError(f"{place}: price_per_gpu_hour {price!r:.40} is no price", "give it as 2.5")
     return Question(
         model=model,
         gpus=gpus,
-        gpu=str(values.get("gpu", "h100-sxm")),
+        gpu=gpu,
         sequence=sequence,
         sequences=sequences,
         fabric=values.get("fabric"),
-        gpus_per_node=_whole(values, "gpus_per_node", place, 8),
+        gpus_per_node=_whole(values, "gpus_per_node", place, _node(gpu, values.get("fabric"))),
         precision=precision,
         framework=str(values.get("framework", "")),
         memory_share=float(share),
@@ -79,12 +87,37 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
     )
 
 
-def _sequences(values: Mapping[str, Any], sequence: int, current: Layout | None, place: str) -> int:
-    """Effective batch in sequences: as asked, else the current layout's, else about 4M tokens."""
+def _gpu(values: Mapping[str, Any]) -> str:
+    """Return the GPU that was named, else that of the fabric that was named, else `h100-sxm`."""
+    if values.get("gpu") is not None:
+        return str(values["gpu"])
+    fabric = values.get("fabric")
+    named = load_fabric(fabric).gpu if isinstance(fabric, str) else None
+    return "h100-sxm" if named is None else card_of_gpu(named).key
+
+
+def _node(gpu: str, fabric: object) -> int:
+    """Return how many GPUs fast links join in the fabric, or in the usual one of the GPU; 8 if none says."""
+    try:
+        name = fabric if isinstance(fabric, str) else usual_fabric(gpu)
+    except UsageError:
+        return _USUAL_NODE
+    return FabricNetwork(load_fabric(name)).ranks_per_node or _USUAL_NODE
+
+
+def _sequences(
+    values: Mapping[str, Any], sequence: int, gpus: int, current: Layout | None, place: str
+) -> int:
+    """Effective batch in sequences: as asked, else the current layout's, else about 4M tokens.
+
+    A number in full that is of whole sequences is meant so. Another one, as 4M, is about that many.
+    """
     tokens = values.get("batch_tokens")
     if tokens is None and current is not None:
         return current.sequences
     wanted = _DEFAULT_BATCH_TOKENS if tokens is None else count_of(str(tokens), "batch_tokens")
+    if str(tokens).strip().isdecimal() and wanted % sequence == 0:
+        return wanted // sequence
     sequences = wanted / sequence
     if sequences < 1:
         raise UsageError(
@@ -94,7 +127,10 @@ def _sequences(values: Mapping[str, Any], sequence: int, current: Layout | None,
     # 4M tokens means 2**22 to most users: the nearest power of two is taken if it is within 5 %.
     power = 2 ** round(sequences).bit_length()
     near = min((power, power // 2), key=lambda each: abs(each - sequences))
-    return near if abs(near / sequences - 1) <= 0.05 else round(sequences)
+    # An odd number of sequences rules out most layouts: first comes a batch that the GPUs divide.
+    about = [each for each in (near, gpus * round(sequences / gpus)) if abs(each / sequences - 1) <= _ABOUT]
+    divided = [each for each in about if each % gpus == 0]
+    return next(iter((*divided, *about)), round(sequences))
 
 
 def _model(given: object, place: str) -> ModelShape:
@@ -102,7 +138,8 @@ def _model(given: object, place: str) -> ModelShape:
         model = model_of(given)
         if model is None:
             raise UsageError(
-                f"{place}: unknown model {given!r:.40}", "name one as llama3-8b, or give its shape in [model]"
+                f"{place}: unknown model {given!r:.40}",
+                f"name one as {', '.join(alike(given) or ['llama3-8b'])}, or give its shape in [model]",
             )
         return model
     if not isinstance(given, Mapping):

@@ -127,6 +127,9 @@ class Search:
         if key not in self._full:
             plan = plan_for(question, layout)
             made = _candidate(plan, self.network, self.capacity_bytes, question.memory_share, offload)
+            if question.precision != self.question.precision:
+                words_of = f"{made.words}, {question.precision} matmuls"
+                made = replace(made, words=words_of, precision=question.precision)
             # A large factor has a cause that is not known, and other layouts may have less or more of it.
             factor = max(self.scale, 1 / self.scale)
             ran = layout == self._recorded and not offload and question is self.question
@@ -194,7 +197,8 @@ def _candidate(
     price = price_plan(plan, network)
     expected = memory.reserved.expected_bytes + memory.outside_bytes
     high = memory.reserved.high_bytes + memory.outside_bytes
-    step, rate, other = price.step_ns, price.tokens_per_s_gpu, price.other_ns
+    step, rate = price.step_ns, price.tokens_per_s_gpu
+    other = price.optimizer_ns + price.other_ns
     if offload:
         moved = memory.by_category["optimizer"]
         expected, high = expected - moved, high - moved

@@ -60,7 +60,8 @@ else:
             "machines.quantity": "Quantity",
             "machines.write": "gpu_to_toml to_toml",
             "model.cost": "Cost collective_cost collective_costs",
-            "model.measured_cost": "calibrated extrapolated measured_cost measured_ranks sizes_note with_links",
+            "model.measured_cost": "calibrated extrapolated measured_cost measured_ranks sizes_note "
+            "with_links",
             "model.place": "Placement hosts_note one_node place ranks_per_host",
         },
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardtoll.cli.inputs.waiting import waiting
 from shardtoll.cli.jobs.confirming import Template, confirmed, dry_report
 from shardtoll.ledger import UsageError
+from shardtoll.ledger.words import human
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.advise.from_run.run_question import Derived
@@ -46,7 +47,8 @@ def question_values(derived: Derived, options: Mapping[str, Any]) -> tuple[dict[
     world = current["dp"] * current["tp"] * current["pp"] * current["cp"]
     sequences = current["dp"] * current["micro_batch"] * current["accumulation"]
     if options.get("gpus", world) != world:
-        notes.append(f"The run had {world:,} GPUs: its layout is not among those of {options['gpus']:,}.")
+        had = human.plural(world, "GPU")
+        notes.append(f"The run had {had}: its layout is not among those of {options['gpus']:,}.")
         del values["current"]
         values["batch_tokens"] = str(sequences * values["sequence"])
     values["gpus"] = world
@@ -76,7 +78,7 @@ def advised(
     # Before the script runs dry for the first time.
     template = None if confirm is None else Template.read(confirm)
     notes: list[str] = []
-    values, place, step_ns, lost_ns = options, "advise", None, 0.0
+    values, place, step_ns, lost_ns, dry = options, "advise", None, 0.0, False
     if kind == "plan":
         assert path is not None
         values, place = {**_tables(Path(path)), **options}, Path(path).name
@@ -84,7 +86,7 @@ def advised(
         assert path is not None
         derived, report = _derived(kind, path, arguments, options)
         values, notes = question_values(derived, options)
-        place, step_ns = Path(path).name, derived.step_ns
+        place, step_ns, dry = Path(path).name, derived.step_ns, report.run.source == "dry"
         from shardtoll.analyzers.advise.from_run.measured import measured_beside
         from shardtoll.analyzers.advise.from_run.run_question import layout_of_values
 
@@ -102,7 +104,7 @@ def advised(
             rest_ns = None if step_ns is None else step_ns - lost_ns
             beside |= {"current_step_ns": rest_ns, "keeps_current": True}
             # A dry run proves nothing of memory.
-            beside["ran"] = _same_machine(derived, options) and report.run.source != "dry"
+            beside["ran"] = _same_machine(derived, options) and not dry
         else:
             step_ns = None
     question = question_of(values, place)
@@ -119,7 +121,13 @@ def advised(
     if template is not None and path is not None:
         machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
         advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, template, machine))
-    return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns, recorded_lost_ns=lost_ns)
+    return replace(
+        advice,
+        notes=(*notes, *advice.notes),
+        recorded_step_ns=step_ns,
+        recorded_dry=dry,
+        recorded_lost_ns=lost_ns,
+    )
 
 
 def _same_machine(derived: Derived, options: Mapping[str, Any]) -> bool:

@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import uuid
 from collections.abc import Sequence
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from shardtoll.cli.inputs.outputs import choose_writers, make_folder, tell_written
+from shardtoll.cli.inputs.price import price_per_gpu_hour
 from shardtoll.cli.jobs.stages import Stages
 from shardtoll.ledger import UsageError
 
 if TYPE_CHECKING:
     from shardtoll.ledger import Ledger
     from shardtoll.ledger.answers.dry_step import DryMachine, DryStep
-
-_PRICE: Final = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,12})?)(?:/gpu-hour)?")
 
 _REMIND_S: Final = 60.0
 """How often a script that made too few steps so far is named."""
@@ -60,7 +58,7 @@ def dryrun(
         raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")
     if request.rank >= request.world:
         raise UsageError(f"--rank {request.rank} in a job of {request.world}", "ranks count from 0")
-    per_hour = _price(request.price)
+    per_hour = price_per_gpu_hour(request.price)
     writers = choose_writers(output, sources=1)
     if out is not None:
         make_folder(out)
@@ -93,17 +91,6 @@ def dryrun(
                 tell_written(named, as_json=as_json)
     if out is not None:
         typer.echo(f"kept in {out}: shardtoll report {out}", err=as_json)
-
-
-def _price(text: str | None) -> float | None:
-    if text is None:
-        return None
-    given = _PRICE.fullmatch(text.strip())
-    if given is None:
-        raise UsageError(
-            f"--price {text!r:.40}", "give a number below 10 million per GPU and hour, as 2.5/gpu-hour"
-        )
-    return float(given.group(1))
 
 
 def _machine(request: DryRequest) -> DryMachine:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shardtoll.ledger.answers.advice import MOST_SCALE, Advice, Candidate, FailureAdvice
+from shardtoll.ledger.answers.advice import MOST_SCALE, SAME, Advice, Candidate, FailureAdvice
 from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.words import human
 
@@ -109,13 +109,14 @@ def _scaling(advice: Advice) -> Section:
         "efficiency",
         "exposed",
         "bubble",
+        "optimizer, host",
         "extra compute",
     )
     rows: list[tuple[str, ...]] = [
         (
             f"{each.gpus:,} {'GPU' if each.gpus == 1 else 'GPUs'}", each.words, f"{each.tokens_per_s:,.0f}",
             human.percent(each.efficiency), _tenths(each.exposed_share), _tenths(each.bubble_share),
-            _tenths(each.slower_compute_share),
+            _tenths(each.other_share), _tenths(each.slower_compute_share),
         )
         for each in advice.scaling
     ]  # fmt: skip
@@ -140,7 +141,8 @@ _UNCERTAIN_LEAD = (
 )
 _SCALING_LEAD = (
     "Efficiency: tokens/s per GPU against the most of these rows. Extra compute: recomputation that saves "
-    "memory, or smaller kernels."
+    "memory, or smaller kernels. Optimizer, host: that step, launches that compute waits for, fixed costs. "
+    "The rest of 100 % is compute that all rows need."
 )
 
 
@@ -169,8 +171,9 @@ def _recorded(advice: Advice) -> Iterator[str]:
         )
     within = "within" if advice.within_forecast else "outside"
     rest = "the rest" if lost_ns else "the step"
+    took = "The dry run forecasts a step of" if advice.recorded_dry else "The run's step takes"
     yield (
-        f"The run's step takes {human.duration(took_ns)}.{lost} The forecast of its layout was "
+        f"{took} {human.duration(took_ns)}.{lost} The forecast of its layout was "
         f"{human.duration(forecast.expected)}: {rest} is {within} its band. So every forecast here is "
         f"scaled by {advice.scale:.3g}."
     )
@@ -235,11 +238,14 @@ def _gap(advice: Advice) -> str:
     gap, current = advice.current_gap, advice.current
     if gap is None or current is None or advice.best is None:
         return ""
+    best = advice.best
+    if current.layout == best.layout:
+        return "It is the advised one."
     if not current.fits:
         return f"It {fits_words(current.fits)}: {human.size(current.memory_high_bytes)} at the upper band."
-    best = advice.best
-    if gap <= 0:
-        return "It is no slower than the advised one, but less simple."
+    if gap <= SAME:
+        less = ", but less simple" if current.levers > best.levers else ""
+        return f"It is no slower than the advised one{less}."
     name, lost_ns = advice.lost or ("", 0.0)
     # The bands are of what both have in common too: the same work and some more is slower for sure.
     more = replace(current.layout, checkpointing=best.layout.checkpointing) == best.layout

@@ -29,16 +29,17 @@ def headline(answer: Scaling) -> str:
     """Return the effect of the asked number of ranks on the step, in one sentence."""
     weak, strong = answer.asked("weak"), answer.asked("strong")
     if weak is None or strong is None:
-        return f"nothing is forecast for {answer.world:,} ranks"
+        return f"nothing is forecast for {human.plural(answer.world, 'rank')}"
     if weak.unpriced:
         return (
-            f"The step on {answer.world:,} ranks is unknown: {', '.join(weak.unpriced)} has no price. "
+            f"The step on {human.plural(answer.world, 'rank')} is unknown: "
+            f"{', '.join(weak.unpriced)} has no price. "
             f"It lies in {band(weak.step_ns)} with the same work per GPU, in {band(strong.step_ns)} with the "
             f"same work per step; {known_by(answer)} on {answer.measured_world:,}: "
             f"{human.duration(answer.measured_step_ns)}"
         )
     return (
-        f"On {answer.world:,} ranks the step takes {human.duration(weak.step_ns.expected)} "
+        f"On {human.plural(answer.world, 'rank')} the step takes {human.duration(weak.step_ns.expected)} "
         f"({band(weak.step_ns)}) with the same work per GPU, {human.duration(strong.step_ns.expected)} "
         f"({band(strong.step_ns)}) with the same work per step; "
         f"{known_by(answer)} on {answer.measured_world:,}: {human.duration(answer.measured_step_ns)}"
@@ -101,6 +102,8 @@ def markdown(answer: Scaling) -> str:
         "",
         f"{markdown_table.cell(answer.run)}; {machines(answer)}",
     ]
+    if answer.calibration:
+        lines += ["", f"corrected by the run on {answer.calibration}"]
     for kind, title in TITLES.items():
         points = answer.weak if kind == "weak" else answer.strong
         lines += ["", f"## {title}", "", *markdown_table.table(HEADS, [row(point) for point in points])]

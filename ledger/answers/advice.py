@@ -13,6 +13,9 @@ from shardtoll.ledger.foreign.plain import to_plain
 MOST_SCALE: Final = 2.0
 """A recorded step that differs from its forecast by a larger factor does so for a reason nobody knows."""
 
+SAME: Final = 0.0005
+"""Two steps that differ by a smaller share have one time: a forecast knows no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -61,8 +64,12 @@ class Candidate:
     exposed_ns: Mapping[str, float]
     bubble_ns: float
     other_ns: float
+    """Optimizer, time that the host decides, and fixed costs. With compute, exposed communication and bubble
+    it is the step."""
     offload: bool = False
     """Whether the optimizer's state lives in host memory."""
+    precision: str | None = None
+    """Precision of its matmuls if it is another one than the question's."""
 
     @property
     def exposed_share(self) -> float:
@@ -177,8 +184,10 @@ class ScalePoint:
     """Tokens per second and GPU, as a share of the most at any point: at most 1."""
     exposed_share: float
     bubble_share: float
+    other_share: float
+    """Optimizer, time that the host decides, and fixed costs, as a share of the step."""
     slower_compute_share: float
-    """Compute beyond that of the point with the most tokens per GPU, as a share of the step. Causes are
+    """Compute beyond that of the point with the least for a token, as a share of the step. Causes are
     recomputation because memory is short, or smaller kernels."""
     tokens_per_currency: float | None
 
@@ -242,6 +251,8 @@ class Advice:
     """Dry runs of the best layouts; empty if none was asked for."""
     recorded_step_ns: float | None = None
     """Step of the run that was asked about; None without a run."""
+    recorded_dry: bool = False
+    """Whether it is a dry run's: then it was not measured."""
     recorded_lost_ns: float = 0.0
     """The part of it that no layout changes: data, checkpoints, late ranks and capture. At least that."""
     recorded_forecast_ns: Band | None = None
@@ -277,7 +288,7 @@ class Advice:
             "exposed communication": steps * sum(current.exposed_ns.values()) - sum(best.exposed_ns.values()),
             "pipeline bubble": steps * current.bubble_ns - best.bubble_ns,
             "compute": steps * current.compute_ns - best.compute_ns,
-            "host and fixed time": steps * current.other_ns - best.other_ns,
+            "optimizer, host and fixed time": steps * current.other_ns - best.other_ns,
         }
         return max(parts.items(), key=lambda each: each[1])
 

@@ -120,6 +120,24 @@ class TrainingPlan:
         return 4 if self.precision == "fp32" else 2
 
     @property
+    def expert_tp(self) -> int:
+        """Tensor-parallel ranks that divide one expert: none do if experts need these ranks to stand on."""
+        layout = self.layout
+        if "megatron-bridge" in self.framework.casefold():
+            return 1
+        return 1 if layout.ep > 1 and layout.ep > layout.dp * layout.cp else layout.tp
+
+    def expert_shards(self, shards: int) -> float:
+        """Return over how many ranks an expert is sharded if other parameters are over `shards` replicas.
+
+        Expert parallel ranks are replicas of everything else, so that fewer of them hold the same experts:
+        one rank at least.
+        """
+        if shards == 1:
+            return 1.0
+        return max(1.0, shards * self.layout.tp / (self.layout.ep * self.expert_tp))
+
+    @property
     def sequences(self) -> int:
         """Sequences of one optimizer step over all replicas: the effective batch."""
         return self.layout.sequences

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
 from shardtoll.analyzers.advise.from_run.step_layout import checkpointing_of, degrees_of, sharding_of
 from shardtoll.analyzers.advise.from_run.step_ops import attention_modules, precision_of, step_ops
-from shardtoll.analyzers.advise.from_run.step_shape import shape_of
+from shardtoll.analyzers.advise.from_run.step_shape import shape_of, vocab_of
 from shardtoll.analyzers.forecast.compute.cards import card_of_run
-from shardtoll.ledger import Report
+from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.answers.training_plan import Layout
 
 
@@ -48,7 +49,10 @@ def derive(report: Report, name: str) -> Derived:
         accumulation=step.passes,
         checkpointing=checkpointing_of(ops),
     )
-    model = step.model
+    model, has_head = step.model, step.has_head
+    if not has_head:
+        classes = _classes(report, model.hidden, degrees.tp)
+        model, has_head = replace(model, vocab=classes or model.vocab), classes is not None
     layers = _all_layers(report, degrees.pp, model.layers)
     if layers is not None:
         model = replace(model, layers=layers)
@@ -70,6 +74,7 @@ def derive(report: Report, name: str) -> Derived:
         f"({model.kv_heads} of keys), {model.ffn:,} columns and {model.vocab:,} classes; "
         f"{step.micro_batch} x {step.sequence:,} tokens per micro-batch, {step.passes} per step.",
         f"Its layout comes from {degrees.source}.",
+        *(() if has_head else (f"No rank shows its classes: {model.vocab:,} are assumed.",)),
     )
     step_ns = _step_ns(report)
     return Derived(values, notes, step_ns, 0.0 if step_ns is None else min(step_ns, lost_ns(report)))
@@ -78,6 +83,16 @@ def derive(report: Report, name: str) -> Derived:
 def layout_of_values(values: dict[str, Any]) -> Layout:
     """Return the layout among a run's values."""
     return Layout(**values["current"])
+
+
+def _classes(report: Report, hidden: int, tp: int) -> int | None:
+    """Classes of the model by the ranks of other stages, the last one first; None if none has the head."""
+    for rank in reversed(report.run.ranks_seen):
+        with suppress(UsageError):
+            classes = vocab_of(step_ops(report, rank), hidden, tp)
+            if classes is not None:
+                return classes
+    return None
 
 
 def _all_layers(report: Report, pp: int, least: int) -> int | None:

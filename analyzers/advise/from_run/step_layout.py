@@ -103,7 +103,8 @@ def sharding_of(report: Report, degrees: Degrees) -> tuple[Sharding, bool]:
     steps = calls["step"].dropna()
     if not steps.empty:
         calls = calls[calls["step"] == steps.max()]
-    cut = calls["mesh_dim"].map(lambda dim: is_of(str(dim), "tensor") if dim else False).astype(bool)
+    dims = calls["mesh_dim"]
+    cut = dims.isin([dim for dim in dims.dropna().unique() if is_of(str(dim), "tensor")])
     if not report.run.mesh and degrees.tp > 1:
         cut = calls["group_size"] == degrees.tp
     tensor, data = calls[cut], calls[~cut]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from shardtoll.analyzers.advise.from_run.step_ops import StepOp, outermost
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.training_plan import ModelShape
 
 _HINT = "leave the run out and give --model, as llama3-8b, or a plan file with the shape under [model]"
+
+
+_USUAL_VOCAB: Final = 32_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class StepShape:
     """Micro-batches that the rank passed through its blocks."""
     stage_layers: int
     """Blocks of this rank."""
+    has_head: bool = True
+    """Whether the rank showed the model's classes; if not, a usual number stands for them."""
 
 
 def shape_of(ops: Sequence[StepOp], tp: int, pp: int, cp: int, name: str) -> StepShape:
@@ -51,19 +57,19 @@ def shape_of(ops: Sequence[StepOp], tp: int, pp: int, cp: int, name: str) -> Ste
     ups = _ups(parts, hidden, inner, keys * head_dim)
     if down is None:
         raise UsageError("the step's blocks have no feed-forward part: the model's shape is unknown", _HINT)
-    vocab = _vocab(ops, weights, hidden, tp)
+    vocab = vocab_of(ops, hidden, tp)
     model = ModelShape(
         layers=layers * pp,
         hidden=hidden,
         heads=heads * tp,
         kv_heads=keys * tp,
         ffn=down * tp,
-        vocab=vocab,
+        vocab=vocab or _USUAL_VOCAB,
         gated=sum(ups) >= 1.9 * down,
         head_dim=head_dim if head_dim * heads * tp != hidden else None,
         name=name,
     )
-    return StepShape(model, sequence * cp, micro_batch, passes, layers)
+    return StepShape(model, sequence * cp, micro_batch, passes, layers, vocab is not None)
 
 
 def _refuse_experts(forward: Sequence[StepOp]) -> None:
@@ -147,14 +153,16 @@ def _ups(parts: Sequence[tuple[int, int]], hidden: int, inner: int, keys: int) -
     return out
 
 
-def _vocab(
-    ops: Sequence[StepOp], weights: Sequence[tuple[StepOp, tuple[int, int, int]]], hidden: int, tp: int
-) -> int:
-    """Classes of the loss, else columns of the widest matmul outside the blocks, times what was cut."""
+def vocab_of(ops: Sequence[StepOp], hidden: int, tp: int) -> int | None:
+    """Classes of the loss, else columns of the widest matmul outside the blocks, times what was cut.
+
+    None of a stage without the head.
+    """
+    linear = [(op, op.matmul) for op in ops if op.phase not in ("backward", "recompute", "optimizer")]
+    weights = [(op, sizes) for op, sizes in linear if sizes is not None]
     losses = [op.shapes[0][-1] for op in ops if "log_softmax" in op.op and op.shapes and op.shapes[0]]
     outside = [n for op, (_, k, n) in weights if k == hidden and op.layer is None]
     widest = max(outside, default=0) * tp
     if losses:
         return max(losses) if not widest or max(losses) >= widest // tp else widest
-    # Stages without the head say nothing of it: a usual size, which costs the forecast little.
-    return widest or 32_000
+    return widest or None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardtoll.analyzers.forecast.memory.rank_weights import BlockWeights, block_weights
 from shardtoll.analyzers.forecast.memory.recipes import Recipe
 from shardtoll.analyzers.forecast.memory.tape import Tape
-from shardtoll.ledger.answers.training_plan import Checkpointing, TrainingPlan
+from shardtoll.ledger.answers.training_plan import Checkpointing, ModelShape, TrainingPlan
 
 Saved = dict[str, list[int]]
 """Numbers of the storages that one block of one micro-batch keeps for its backward, by what they are."""
@@ -43,18 +43,27 @@ def block_sizes(plan: TrainingPlan, recipe: Recipe, host_ahead: bool) -> BlockSi
     element = 4 if plan.precision == "fp32" else 2
     tokens = layout.micro_batch * plan.sequence / layout.cp
     full = tokens * model.hidden * element
-    head = model.hidden // model.heads
+    head = model.head_width
     hidden = full / layout.tp if layout.sequence_parallel else full
     return BlockSizes(
         full=full,
         hidden=hidden,
-        query=full / layout.tp,
+        query=tokens * model.heads * head * element / layout.tp,
         keys=tokens * 2 * model.kv_heads * head * element / layout.tp,
-        ffn=tokens * model.ffn * element * model.topk / layout.tp,
+        ffn=tokens * _columns(model) * element / layout.tp,
         statistics=tokens * model.heads / layout.tp * 4,
         kept_input=hidden if recipe.gathers_twice and not host_ahead else full,
-        weights=block_weights(model, layout.tp, layout.ep),
+        weights=block_weights(model, layout.tp, layout.ep, plan.expert_tp),
     )
+
+
+def _columns(model: ModelShape) -> float:
+    """Columns of one projection that a token passes, mean over the blocks."""
+    if model.experts <= 1:
+        return model.ffn
+    dense = min(model.dense_layers, model.layers) / model.layers
+    passed = (model.topk + model.shared_experts) * (model.expert_ffn or model.ffn)
+    return dense * model.ffn + (1 - dense) * passed
 
 
 class Block:

@@ -24,8 +24,9 @@ def quick_peak_bytes(plan: TrainingPlan) -> int:
         if layout.chunks > 1:
             in_flight = min(in_flight + (layout.pp - 1) // layout.chunks, layout.accumulation)
         one = Layout(
-            tp=layout.tp, sequence_parallel=layout.sequence_parallel, cp=layout.cp, ep=layout.ep,
-            micro_batch=layout.micro_batch, checkpointing=layout.checkpointing,
+            dp=layout.dp if layout.ep > 1 else 1, tp=layout.tp, cp=layout.cp, ep=layout.ep,
+            sequence_parallel=layout.sequence_parallel, micro_batch=layout.micro_batch,
+            checkpointing=layout.checkpointing,
         )  # fmt: skip
         kept, most = _block(
             plan.model, one, plan.sequence, plan.precision, plan.framework, plan.compiled, ahead

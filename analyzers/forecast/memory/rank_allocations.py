@@ -24,6 +24,13 @@ class _Waiting(NamedTuple):
     loss: int | None
 
 
+class _Tensor(NamedTuple):
+    """Elements of a parameter on the rank before replicas shard it, those of routed experts among them."""
+
+    elements: float
+    experts: float = 0.0
+
+
 class RankAllocations:
     """Two steps of a rank of `stage`. The optimizer's state is born in the first, so the second is steady."""
 
@@ -37,9 +44,14 @@ class RankAllocations:
         self.table = plan.model.vocab * plan.model.hidden / layout.tp
         tables = table_elements(plan, stage)
         w = self.block.sizes.weights
-        self.tensors = [self.table] * round(tables / self.table)
-        self.tensors += [w.qkv, w.output, w.up, w.down, w.norms + w.router] * self.layers
-        self.parameters = sum(self.tensors)
+        self.tensors = [_Tensor(self.table)] * round(tables / self.table)
+        up, down = _Tensor(w.up, w.up_experts), _Tensor(w.down, w.down_experts)
+        self.tensors += [
+            _Tensor(w.qkv), _Tensor(w.output), up, down, _Tensor(w.norms + w.router)
+        ] * self.layers  # fmt: skip
+        self.of_block = _Tensor(w.total, w.up_experts + w.down_experts)
+        self.parameters = sum(each.elements for each in self.tensors)
+        self.all = _Tensor(self.parameters, sum(each.experts for each in self.tensors))
         shards = (layout.shard_size or layout.dp) * layout.cp
         self.fsdp = layout.sharding == "fsdp" and shards > 1
         self.stays_gathered = self.fsdp and layout.pp > 1
@@ -61,8 +73,9 @@ class RankAllocations:
         """Bytes that live through the whole step: parameters, buffers and the optimizer's state."""
         r, layout, count = self.recipe, self.plan.layout, self.parameters
         cut = self.optimizer_shards if layout.sharding in ("zero2", "fsdp") else 1
-        total = count * (r.parameter_bytes / self.state_shards + r.accumulated_bytes / cut)
-        total += count * (r.master_bytes + 8) / self.optimizer_shards
+        total = self._cut(self.all, self.state_shards) * r.parameter_bytes
+        total += self._cut(self.all, cut) * r.accumulated_bytes
+        total += self._cut(self.all, self.optimizer_shards) * (r.master_bytes + 8)
         if self._has_buckets():
             total += count * r.bucket_bytes
         if self._has_gather_buffer():
@@ -70,8 +83,13 @@ class RankAllocations:
         if self.stays_gathered:
             total += count * (self.element + 4)
         elif self.fsdp:
-            total += sum(self._tables()) * self.element
+            total += sum(each.elements for each in self._tables()) * self.element
         return total
+
+    def _cut(self, tensor: _Tensor, shards: int) -> float:
+        """Elements that the rank keeps if `shards` replicas share a parameter, fewer of them an expert."""
+        others = (tensor.elements - tensor.experts) / shards
+        return others + tensor.experts / self.plan.expert_shards(shards)
 
     def _has_buckets(self) -> bool:
         layout = self.plan.layout
@@ -83,33 +101,33 @@ class RankAllocations:
 
     def _state(self) -> None:
         r, tape, layout = self.recipe, self.tape, self.plan.layout
-        for elements in self.tensors:
-            tape.new(elements * r.parameter_bytes / self.state_shards, "parameters")
+        for each in self.tensors:
+            tape.new(self._cut(each, self.state_shards) * r.parameter_bytes, "parameters")
         if r.accumulated_bytes:
             shards = self.optimizer_shards if layout.sharding in ("zero2", "fsdp") else 1
-            tape.new(self.parameters * r.accumulated_bytes / shards, "gradients")
+            tape.new(self._cut(self.all, shards) * r.accumulated_bytes, "gradients")
         if r.master_bytes:
-            tape.new(self.parameters * r.master_bytes / self.optimizer_shards, "optimizer")
+            tape.new(self._cut(self.all, self.optimizer_shards) * r.master_bytes, "optimizer")
         if self._has_buckets():
-            for elements in self.tensors:
-                tape.new(elements * r.bucket_bytes, "communication")
+            for each in self.tensors:
+                tape.new(each.elements * r.bucket_bytes, "communication")
         if self._has_gather_buffer():
             tape.new(self.block.sizes.full, "communication")
         if self.fsdp:  # embedding and output projection stay gathered, in a pipeline all parameters
-            for elements in self.tensors if self.stays_gathered else self._tables():
-                tape.new(elements * self.element, "communication")
+            for each in self.tensors if self.stays_gathered else self._tables():
+                tape.new(each.elements * self.element, "communication")
         if self.stays_gathered:  # and gradients add up in fp32 until the last micro-batch reduces them
-            for elements in self.tensors:
-                tape.new(elements * 4, "gradients")
+            for each in self.tensors:
+                tape.new(each.elements * 4, "gradients")
 
-    def _tables(self) -> list[float]:
+    def _tables(self) -> list[_Tensor]:
         """Elements of embedding and output projection."""
         return self.tensors[: len(self.tensors) - 5 * self.layers]
 
     def _optimizer(self) -> None:
-        for elements in self.tensors:
+        for each in self.tensors:
             for _ in range(2):  # both moments of AdamW in fp32
-                self.tape.new(elements * 4 / self.optimizer_shards, "optimizer")
+                self.tape.new(self._cut(each, self.optimizer_shards) * 4, "optimizer")
         if self.plan.layout.sharding in ("zero1", "zero2") and self.optimizer_shards > 1:
             self.tape.passing(self.parameters * self.recipe.parameter_bytes, category="communication")
 
@@ -192,8 +210,8 @@ class RankAllocations:
             weights.append(tape.new(self.table * self.recipe.gradient_bytes, "gradients"))
         tape.drop(gradient, micro_batch.embedded, *weights)
         if self.fsdp and first:
-            for elements in self._tables():
-                sharded.append(tape.new(elements * 4 / self.state_shards, "gradients", _REDUCE_STREAM))
+            for each in self._tables():
+                sharded.append(tape.new(self._cut(each, self.state_shards) * 4, "gradients", _REDUCE_STREAM))
         return sharded
 
     def _reduce(self, weights: list[int], first: bool) -> list[int]:
@@ -201,7 +219,7 @@ class RankAllocations:
         tape, elements = self.tape, self.block.sizes.weights.total
         whole = tape.new(elements * 4, "communication")
         tape.drop(*weights)
-        kept = tape.new(elements * 4 / self.state_shards, "gradients", _REDUCE_STREAM)
+        kept = tape.new(self._cut(self.of_block, self.state_shards) * 4, "gradients", _REDUCE_STREAM)
         tape.drop(whole)
         if first:
             return [kept]

@@ -19,6 +19,9 @@ class BlockWeights:
     down: int
     norms: int
     router: int = 0
+    up_experts: int = 0
+    """Part of `up` that is of routed experts; expert parallelism divides it."""
+    down_experts: int = 0
 
     @property
     def total(self) -> int:
@@ -26,18 +29,31 @@ class BlockWeights:
         return self.qkv + self.output + self.up + self.down + self.norms + self.router
 
 
-def block_weights(model: ModelShape, tp: int = 1, ep: int = 1) -> BlockWeights:
-    """Weights of a block on a rank of `tp` tensor-parallel and `ep` expert-parallel ranks."""
-    head = model.hidden // model.heads
-    local_experts = max(1, model.experts // ep)
-    columns = model.ffn * (2 if model.gated else 1)
+def block_weights(model: ModelShape, tp: int = 1, ep: int = 1, expert_tp: int | None = None) -> BlockWeights:
+    """Weights of a block, mean over the blocks, on a rank of `tp` tensor- and `ep` expert-parallel ranks.
+
+    `expert_tp`: tensor-parallel ranks that divide one expert; None: all.
+    """
+    head = model.head_width
+    matrix = model.hidden * model.ffn // tp
+    routed, shared, router = 0, matrix, 0
+    if model.experts > 1:
+        dense = min(model.dense_layers, model.layers) / model.layers
+        columns = model.expert_ffn or model.ffn
+        local = max(1, model.experts // ep) * model.hidden * columns // (expert_tp or tp)
+        routed = round((1 - dense) * local)
+        shared = round(dense * matrix + (1 - dense) * model.shared_experts * model.hidden * columns / tp)
+        router = round((1 - dense) * model.hidden * model.experts)
+    inward = 2 if model.gated else 1
     return BlockWeights(
         qkv=model.hidden * head * (model.heads + 2 * model.kv_heads) // tp,
         output=model.hidden * head * model.heads // tp,
-        up=local_experts * model.hidden * columns // tp,
-        down=local_experts * model.hidden * model.ffn // tp,
+        up=inward * (routed + shared),
+        down=routed + shared,
         norms=2 * model.hidden,
-        router=model.hidden * model.experts if model.experts > 1 else 0,
+        router=router,
+        up_experts=inward * routed,
+        down_experts=routed,
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.constants import Constants
-from shardtoll.analyzers.forecast.plan.rank_share import share_of
 from shardtoll.analyzers.forecast.plan.sizes import (
     expert_columns,
     feed_forward_parameters,
     parameters,
 )
-from shardtoll.analyzers.forecast.plan.traits import Traits, traits_of
+from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import ModelShape, TrainingPlan
 
 
@@ -29,28 +28,15 @@ def local_parameters(plan: TrainingPlan, layers: float, *, ends: float) -> float
 
 def local_experts(plan: TrainingPlan, layers: float) -> float:
     """Return how many of these parameters are experts'."""
-    share = share_of(plan, traits_of(plan.framework))
-    held = _expert_parameters(plan.model) / (plan.layout.ep * share.expert_tp)
+    held = _expert_parameters(plan.model) / (plan.layout.ep * plan.expert_tp)
     return held * layers / plan.model.layers
-
-
-def expert_shards(plan: TrainingPlan, shards: int) -> float:
-    """Return over how many ranks `local_experts` is sharded if other parameters are over `shards` replicas.
-
-    Expert parallel ranks are replicas of everything else, so that fewer of them hold the same experts: one
-    rank at least.
-    """
-    if shards == 1:
-        return 1.0
-    share = share_of(plan, traits_of(plan.framework))
-    return max(1.0, shards * plan.layout.tp / (plan.layout.ep * share.expert_tp))
 
 
 def sharded_parameters(plan: TrainingPlan, layers: float, *, ends: float, shards: int) -> float:
     """Return `local_parameters` after sharding over so many replicas."""
     experts = local_experts(plan, layers)
     others = local_parameters(plan, layers, ends=ends) - experts
-    return others / shards + experts / expert_shards(plan, shards)
+    return others / shards + experts / plan.expert_shards(shards)
 
 
 def _expert_parameters(model: ModelShape) -> int:

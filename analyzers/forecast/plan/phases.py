@@ -9,7 +9,7 @@ from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.block import Terms, block_terms, head_terms
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.groups import Groups
-from shardtoll.analyzers.forecast.plan.local import expert_shards, local_experts, sharded_parameters
+from shardtoll.analyzers.forecast.plan.local import local_experts, sharded_parameters
 from shardtoll.analyzers.forecast.plan.passes import Phase
 from shardtoll.analyzers.forecast.plan.rank_share import share_of
 from shardtoll.analyzers.forecast.plan.traits import Traits
@@ -59,7 +59,7 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
         shards = (layout.shard_size or layout.dp) * layout.cp if layout.sharding == "fsdp" else 1
         weight = constants.get("expert_gradient", traits.name)
         local = sharded_parameters(plan, 1, ends=0, shards=shards)
-        local += (weight - 1) * local_experts(plan, 1) / expert_shards(plan, shards)
+        local += (weight - 1) * local_experts(plan, 1) / plan.expert_shards(shards)
         moved = local * traits.accumulate_bytes / _bandwidth(plan, constants, traits)
         backward = backward.plus(Phase(moved, 0.0, {}))
     head_forward, head_backward = (_pass(plan, traits, constants, head, at, head=True) for at in (0, 1))

@@ -79,7 +79,10 @@ def _parts(
     busiest = _total(passes[took.index(max(took))])
     busy = layout.accumulation * max(took)
     exposed = {cause: layout.accumulation * value for cause, value in busiest.exposed_ns.items()}
-    rest = max(0.0, step - busy - max(optimizer) - sends)
+    # The busiest rank waits for messages no longer than it waits: others hide in its gaps.
+    waits = max(0.0, step - busy - max(optimizer))
+    sends = min(sends, waits)
+    rest = waits - sends
     # Replicas come after the pipeline's own gaps: at most what their collectives take is theirs.
     exposed["data"] = min(rest, replicas) if layout.pp == 1 else min(rest, replicas, 0.5 * step)
     exposed["pipeline"] = sends

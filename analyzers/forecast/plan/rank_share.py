@@ -10,9 +10,6 @@ from shardtoll.ledger.answers.training_plan import TrainingPlan
 def share_of(plan: TrainingPlan, traits: Traits) -> Share:
     """Return what one rank holds of a block."""
     layout = plan.layout
-    expert_tp = 1 if layout.ep > 1 and layout.ep > layout.dp * layout.cp else layout.tp
-    if "megatron-bridge" in plan.framework.casefold():
-        expert_tp = 1
     return Share(
         max(1, layout.micro_batch * plan.sequence // layout.cp),
         plan.sequence,
@@ -20,6 +17,6 @@ def share_of(plan: TrainingPlan, traits: Traits) -> Share:
         layout.tp,
         layout.cp,
         layout.ep,
-        expert_tp,
+        plan.expert_tp,
         layout.tp > 1 and (layout.sequence_parallel or traits.sequence_parallel),
     )

@@ -3,5 +3,5 @@
 Start reading in `other_sizes`.
 
 It may import `analyzers.forecast.compute`, `analyzers.forecast.plan`, `analyzers.replay.events`,
-`analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.records`.
+`analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.records`, `ledger.words`.
 """

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from shardtoll.analyzers.forecast.compute.cards import Card
+from shardtoll.analyzers.forecast.compute.cards import Card, card_of_run
 from shardtoll.analyzers.forecast.plan.constants import widths
 from shardtoll.analyzers.forecast.plan.other_gpu import compute_factors
 from shardtoll.analyzers.forecast.rescale.recorded_step import Recorded, recorded_step
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, scales_with_world, times_ns
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.answers.forecast import Band, Scaling, ScalingPoint
+from shardtoll.ledger.words import human
 
 _COMPUTE_BAND: Final = 1.04
 """Factor of the band of compute that does not change: runs of one layout differ by so much between days."""
@@ -64,7 +65,7 @@ def scale_run(
     return Scaling(
         name, measured, recorded.duration_ns, _name(before.gpu), _name(after.gpu), before.fabric.name,
         after.fabric.name, world, points["weak"], points["strong"],
-        None if anchor is None else f"{anchor.run.world_size} ranks",
+        None if anchor is None else human.plural(anchor.run.world_size, "rank"),
         tuple(dict.fromkeys(notes)), base_world=_base(points["weak"]).world,
         dry=report.run.source == "dry",
     )  # fmt: skip
@@ -118,11 +119,29 @@ def _correction(
     is."""
     if anchor is None:
         return 0.0, 1.0
+    _refuse_another_machine(report, anchor)
     recorded = recorded_step(report)
     measured, there = report.run.world_size, anchor.run.world_size
     point = _point(recorded, measured, there, machine, machine, strides, "weak", (0.0, 1.0), notes)
     ratio = math.log(recorded_step(anchor).duration_ns / point.step_ns.expected)
     return ratio, math.log(there / measured)
+
+
+def _refuse_another_machine(report: Report, anchor: Report) -> None:
+    """Raise UsageError for a run that says nothing of this one's steps: a forecast, or of another GPU."""
+    if anchor.run.source == "dry" and report.run.source != "dry":
+        raise UsageError(
+            "the run that corrects is a dry run, and a forecast corrects no measured step",
+            "give --calibrate a measured run of the same job",
+        )
+    cards = [card_of_run(each.run) for each in (report, anchor)]
+    gpus = [each.run.device or "an unknown device" if card is None else card.name
+            for each, card in zip((report, anchor), cards, strict=True)]  # fmt: skip
+    if gpus[0] != gpus[1]:
+        raise UsageError(
+            f"the run is on {gpus[0]}, and the one that corrects on {gpus[1]}",
+            "give --calibrate a run of the same job on the same kind of GPU",
+        )
 
 
 def _point(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Final
@@ -30,3 +31,21 @@ def model_of(name: str) -> ModelShape | None:
         return None
     _, shape = max(fitting, key=lambda each: each[0].end() if each[0] else 0)
     return ModelShape(**shape, name=name)
+
+
+_MOST_NAMED: Final = 4
+_NEAR: Final = 0.5
+"""Share of equal letters from which on a name may be meant."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return a name of each published model, as `llama-3-8b`: its pattern without the parts to leave out."""
+    made = (re.sub(r"\([^)]*\)\??", "", pattern.pattern.removeprefix("(?:").rsplit(")(?!", 1)[0])
+            for pattern, _ in _models())  # fmt: skip
+    return tuple(each.split("|")[0].replace("?", "").replace("\\.", ".") for each in made)
+
+
+def alike(name: str) -> list[str]:
+    """Return up to four names of published models that a wrong one may mean, the nearest first."""
+    return get_close_matches(name.strip().casefold(), names(), _MOST_NAMED, _NEAR)

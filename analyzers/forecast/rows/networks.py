@@ -80,6 +80,8 @@ _RATES: Final = (
     (re.compile(r"4\s*x\s*(?:ib\s*)?(?:hdr|ndr|edr)\s*(\d{3})"), 2),
     (re.compile(r"(\d+)\s*(?:gbps|gb/s|gbit/s)\s*(?:/|per |a )\s*gpu"), 1),
     (re.compile(r"([\d.]+)\s*tb(?:/s|ps)?\s*roce"), 0.008),
+    # As names of fabrics have it: h100x8-ib400 has 400 Gb/s for each GPU.
+    (re.compile(r"(?<![a-z0-9])(?:ib|roce)(\d{3})(?!\d)"), 1),
 )
 
 

@@ -63,6 +63,7 @@ def read_row(row: Row) -> ReadRow:
     config = " ".join((row.get("config") or "", row.get("note") or ""))
     assumed: list[str] = []
     replaced: list[str] = []
+    replaced += unread(row)
     gpu = _gpu(row)
     model = _model(row)
     layout, sequence = _layout(row, config, model, assumed, replaced)
@@ -138,6 +139,31 @@ def _gpu(row: Row) -> str:
     if found_gpu is None:
         raise Abstain(f"unknown GPU {(row.get('gpu') or row.get('hardware') or '')!r:.60}")
     return found_gpu.name
+
+
+_WHOLE: Final = (
+    *("gpus", "seq", "mbs", "ga", "gbs", "tp", "pp", "vpp", "cp", "ep", "layers", "hidden", "heads"),
+    *("kv_heads", "ffn", "vocab", "experts", "topk"),
+)
+_NO_CHECKPOINTING: Final = ("none", "no", "0", "false", "off", "-")
+
+
+def unread(row: Row) -> list[str]:
+    """Return a sentence for each cell that states what its column cannot hold."""
+    made = []
+    for name in _WHOLE:
+        text = (row.get(name) or "").strip()
+        value = number(row, name)
+        if text and (value is None or float(text) != value):
+            rounded = "it is not read" if value is None else f"{value:,} is priced"
+            made.append(f"{name} {text!r:.30} is no whole number: {rounded}")
+    precision = (row.get("precision") or "").strip().casefold()
+    if precision and not any(name in precision for name in _PRECISIONS):
+        made.append(f"precision {precision!r:.30} is unknown: bf16 is priced")
+    kept = (row.get("ac") or "").strip().casefold()
+    if kept and not kept.startswith((*_FULL, *_SELECTIVE, *_NO_CHECKPOINTING)):
+        made.append(f"ac {kept!r:.30} is unknown: none is priced")
+    return made
 
 
 def number(row: Row, name: str) -> int | None:
@@ -288,6 +314,10 @@ def _batch(row: Row, config: str, dp: int, stages: int, assumed: list[str]) -> t
     return micro, accumulation
 
 
+_FULL: Final = ("full", "true", "1", "yes")
+_SELECTIVE: Final = ("sel", "sac", "op")
+
+
 def _checkpointing(row: Row, config: str, assumed: list[str]) -> Checkpointing:
     text = (row.get("ac") or "").casefold()
     if not text:
@@ -298,9 +328,9 @@ def _checkpointing(row: Row, config: str, assumed: list[str]) -> Checkpointing:
             text = "full"
         if not text and re.search(r"\bsac\b|selective", lowered):
             text = "selective"
-    if text.startswith(("full", "true", "1", "yes")):
+    if text.startswith(_FULL):
         return "full"
-    if text.startswith(("sel", "sac", "op")):
+    if text.startswith(_SELECTIVE):
         return "selective"
     if not text:
         assumed.append("ac")
@@ -329,6 +359,9 @@ def _sharding(row: Row, config: str, assumed: list[str]) -> Sharding:
     return "zero1" if name in ("nemo", "nanotron") else "ddp"
 
 
+_PRECISIONS: Final = ("fp4", "fp8", "float8", "bf16", "fp16", "fp32", "tf32")
+
+
 def _precision(row: Row, config: str) -> str:
     text = (row.get("precision") or "").casefold()
     if not text:
@@ -336,7 +369,7 @@ def _precision(row: Row, config: str) -> str:
         text = "fp8" if re.search(r"fp8|float8", lowered) else "fp16" if "fp16" in lowered else "bf16"
     if "fp4" in text:
         return "fp4"
-    for name in ("fp8", "float8", "bf16", "fp16", "fp32", "tf32"):
+    for name in _PRECISIONS[1:]:
         if name in text:
             return {"float8": "fp8", "tf32": "fp32"}.get(name, name)
     return "bf16"

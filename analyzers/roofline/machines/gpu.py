@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -111,12 +111,23 @@ def load_gpu(words: str) -> Gpu:
 def _by_name(name: str) -> Gpu:
     by_name = {gpu.name: gpu for gpu in known_gpus()}
     if name not in by_name:
-        alike = difflib.get_close_matches(name, by_name, 4, 0.4) or ["a100-sxm-80gb", "h100-sxm", "b200-sxm"]
+        alike = _alike(name, list(by_name)) or ["a100-sxm-80gb", "h100-sxm", "b200-sxm"]
         raise UsageError(
             f"no GPU named {name!r:.60}",
             f"name one that `shardtoll gpus` lists, as {', '.join(alike)}, or a .toml file",
         )
     return by_name[name]
+
+
+def _alike(name: str, known: Sequence[str]) -> list[str]:
+    """Return up to four names that a wrong one may mean: those that hold it first, dashes or not."""
+
+    def plain(text: str) -> str:
+        return "".join(filter(str.isalnum, text.casefold()))
+
+    holding = [each for each in known if plain(name) and plain(name) in plain(each)]
+    near = difflib.get_close_matches(name.casefold(), known, 4, 0.4)
+    return list(dict.fromkeys((*holding, *near)))[:4]
 
 
 _MEMORY_SHARE: Final = (0.93, 1.09)

@@ -34,7 +34,7 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
     files = [tmp_path / f"advice.{ending}" for ending in ("html", "json", "md")]
-    asked = ["advise", str(plan), "--price", "2.5", "--width", "100"]
+    asked = ["advise", str(plan), "--price", "2.5/gpu-hour", "--width", "100"]
     done = RUN.invoke(app("advise"), [*asked, *(word for file in files for word in ("-o", str(file)))])
     assert done.exit_code == 0, done.output
     assert "Use DDP 8" in done.output
@@ -91,6 +91,17 @@ def test_another_batch_than_the_plans_says_what_it_means_and_no_price_says_what_
         (["--model", "llama3-8b", "--gpus", "8", "--max-memory", "much"], "is no share of memory"),
         (["--model", "llama3-8b", "--gpus", "8", "--explain", "tp=3"], "GPUs, not 8"),
         (["--model", "llama3-8b", "--gpus", "8", "--price", "0"], "--price 0 is no finite number above 0"),
+        (["--model", "llama3-8b", "--gpus", "8", "--price", "2 euros"], "--price '2 euros': give a number"),
+        (
+            ["--model", "llama3-8", "--gpus", "8"],
+            "unknown model 'llama3-8': name one as llama-3-8b, llama-3-70b",
+        ),
+        (["--model", "zzz", "--gpus", "8"], "unknown model 'zzz': name one as llama3-8b, or give its shape"),
+        (
+            ["--model", "llama3-8b", "--gpus", "8", "--gpu", "a100"],
+            "no GPU named 'a100': name one that `shardtoll"
+            " gpus` lists, as a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb, a100-sxm-80gb",
+        ),
         (["--model", "llama3-8b", "--gpus", "8", "--failures-per-day", "0"], "--failures-per-day 0 is no"),
         (
             ["--model", "llama3-8b", "--gpus", "8", "--checkpoint-seconds", "nan"],

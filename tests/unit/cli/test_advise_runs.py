@@ -24,6 +24,7 @@ from shardtoll.cli import app
 from shardtoll.cli.jobs import advise_job, confirming
 from shardtoll.cli.jobs.advise_job import question_values
 from shardtoll.cli.jobs.confirming import Template, confirmed
+from shardtoll.dashboards.advise.advice_rows import lines
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Advice, Question
 from shardtoll.ledger.answers.training_plan import Layout
@@ -45,7 +46,10 @@ def test_on_other_gpus_the_batch_stays_and_the_layout_goes() -> None:
     values, notes = question_values(RAN, {"gpus": 64})
     assert "current" not in values
     assert (values["gpus"], values["batch_tokens"]) == (64, str(4 * 2 * 4 * 128))
-    assert "is not among those of 64" in notes[-1]
+    assert "The run had 8 GPUs: its layout is not among those of 64" in notes[-1]
+    alone = {**VALUES, "current": {**LAYOUT, "dp": 1, "tp": 1}}
+    _, notes = question_values(Derived(alone, (), 1e9), {"gpus": 64, "gpu": "h100-sxm"})
+    assert "The run had 1 GPU: " in notes[-1]
 
 
 def test_another_gpu_has_another_fabric() -> None:
@@ -93,6 +97,9 @@ def test_a_runs_step_scales_a_layout_that_is_asked_about_too(
             # The step without what no layout changes.
             assert stands.current.step_ns.expected == pytest.approx(100e6)
             assert stands.recorded_step_ns == asked.recorded_step_ns == 150e6
+            # A dry run measures nothing.
+            start = "The dry run forecasts a step of" if source == "dry" else "The run's step takes"
+            assert next(lines(stands)).startswith(f"{start} 150 ms. ")
     assert [each.ran for each in given] == [source == "live", False, False, False, False, False]
     assert [each.keeps_current for each in given] == [True, False, False] * 2
 

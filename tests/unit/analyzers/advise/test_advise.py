@@ -124,9 +124,18 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     advice = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192))
     assert advice.best is None
     assert advice.headline.startswith("No layout of 2 GPUs fits in ")
-    assert advice.headline.endswith(" Ask for more GPUs, or larger ones.")
+    assert advice.headline.endswith(" It fits from 32 GPUs on.")
+    assert advise(replace(BASE, model=large, gpus=32, sequences=32, sequence=8192)).best is not None
+    tiny = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192, memory_share=0.02))
+    assert tiny.headline.endswith(" Ask for larger GPUs.")
     # A job that cannot run loses no time to checkpoints.
     assert advice.failures is None
+
+
+def test_one_gpu_is_no_data_parallelism() -> None:
+    path = advise(replace(BASE, gpus=1, sequences=8)).path
+    assert [each.question for each in path] == ["Is one GPU without checkpointing enough?"]
+    assert path[0].answer.startswith("Yes: one GPU, micro-batch ")
 
 
 def test_one_tie_is_one_other_layout() -> None:

@@ -10,7 +10,7 @@ import pytest
 from shardtoll.analyzers.advise.advise import Beside, advise
 from shardtoll.analyzers.advise.from_run.measured import loader_rates, measured_beside
 from shardtoll.analyzers.advise.from_run.run_question import derive
-from shardtoll.analyzers.advise.from_run.step_layout import degrees_of
+from shardtoll.analyzers.advise.from_run.step_layout import degrees_of, sharding_of
 from shardtoll.ledger import Compute, Report, Stall, UsageError
 from shardtoll.ledger.report.report import FabricInfo
 from tests.unit.analyzers.advise.test_advise import BASE
@@ -52,6 +52,16 @@ def test_a_reduction_over_all_ranks_in_forward_is_no_guess() -> None:
             degrees_of(report(8, collectives=calls))
 
 
+@pytest.mark.parametrize("dims", [(None, None), ("dp", None), ("tp", None), ("dp", "tp")])
+def test_groups_with_and_without_the_name_of_a_mesh_dimension_have_a_sharding(dims: Sequence[Any]) -> None:
+    scatters = [
+        collective(seq=number, op="reduce_scatter", phase="forward", mesh_dim=dim)
+        for number, dim in enumerate(dims)
+    ]
+    made = report(4, {"dp": 2, "tp": 2}, collectives=scatters)
+    assert sharding_of(made, degrees_of(made)) == ("zero1", "tp" in dims)
+
+
 def test_a_mesh_that_does_not_divide_the_ranks_is_refused() -> None:
     with pytest.raises(UsageError, match="mesh tp 8 does not divide the run's 12 ranks"):
         degrees_of(report(12, {"tp": 8}))
@@ -75,6 +85,23 @@ def test_uneven_stages_are_counted_together(bounds: tuple[int, ...], layers: int
     derived = derive(report(4, {"pp": 4}, computes=rows), "ours")
     assert derived.values["model"]["layers"] == layers
     assert derived.notes[0].startswith(f"The run has {layers} blocks")
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_the_last_stage_shows_how_many_classes_there_are(head: bool) -> None:
+    rows = [row for rank in range(2) for row in stage(rank, range(3 * rank, 3 * rank + 3))]
+    if head:
+        rows.append(
+            compute(
+                rank=1, index=99, module="output", op="aten.mm.default", shapes="bf16[64,64] bf16[64,500]"
+            )
+        )
+    derived = derive(report(2, {"pp": 2}, computes=rows), "ours")
+    assert derived.values["model"]["vocab"] == (500 if head else 32_000)
+    assert [note for note in derived.notes if "assumed" in note] == (
+        [] if head else ["No rank shows its classes: 32,000 are assumed."]
+    )
+    assert f"{500 if head else 32_000:,} classes" in derived.notes[0]
 
 
 def test_stages_that_number_their_blocks_from_0_are_multiplied() -> None:

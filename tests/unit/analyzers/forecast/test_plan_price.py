@@ -16,7 +16,7 @@ from shardtoll.analyzers.forecast.plan.graphs.staged_step import (
     staged_step_ns,
 )
 from shardtoll.analyzers.forecast.plan.groups import groups_of
-from shardtoll.analyzers.forecast.plan.local import expert_shards, local_experts
+from shardtoll.analyzers.forecast.plan.local import local_experts
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import phases_of
@@ -170,7 +170,7 @@ def test_a_rank_adds_up_the_gradients_of_its_own_experts_only(ep: int):
 def test_all_ranks_together_hold_the_experts_as_often_as_they_are_copied(layout, framework, of_experts):
     one = TrainingPlan(EXPERTS, layout, 4096, "h100-sxm", framework=framework)
     shards = 1 if layout.sharding == "ddp" else (layout.shard_size or layout.dp) * layout.cp
-    per_rank = local_experts(one, EXPERTS.layers) / expert_shards(one, shards)
+    per_rank = local_experts(one, EXPERTS.layers) / one.expert_shards(shards)
     whole = EXPERTS.layers * EXPERTS.experts * 3 * EXPERTS.hidden * EXPERTS.ffn
     assert per_rank * layout.world_size == pytest.approx(of_experts * whole)
 
