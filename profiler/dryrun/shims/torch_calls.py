@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shardtoll.profiler.dryrun.device.devices import is_gpu
+from shardtoll.profiler.dryrun.device.known import MOST
 from shardtoll.profiler.dryrun.shims.playing import Playing
 from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
@@ -49,6 +50,8 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
     replaced.put_where_it_is(
         flat, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0
     )
+    # Torch keeps the number of a fake tensor of one element. Programs reduce a few at once, as sums and counts.
+    replaced.put_where_it_is(sys.modules["torch._subclasses.fake_tensor"], "CONSTANT_NUMEL_LIMIT", MOST)
     _autocast(replaced)
     _storage(shim, replaced)
 
