@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardtoll.profiler.dryrun.shims.cuda import replace_accelerator, replace_cuda
+from shardtoll.profiler.dryrun.shims.data_parallel import replace_scatter
 from shardtoll.profiler.dryrun.shims.files import replace_files
 from shardtoll.profiler.dryrun.shims.groups import replace_groups
 from shardtoll.profiler.dryrun.shims.kernels import replace_kernels
@@ -44,6 +45,7 @@ _ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
     replace_torch,
     replace_groups,
     replace_modules,
+    replace_scatter,
     replace_sharding,
     replace_compiler,
     replace_loader,
