@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,8 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
     )
     # Torch keeps the number of a fake tensor of one element. Programs reduce a few at once, as sums and counts.
     replaced.put_where_it_is(sys.modules["torch._subclasses.fake_tensor"], "CONSTANT_NUMEL_LIMIT", MOST)
+    # A program's mistake is one line of ours; its traceback inside of torch helps nobody.
+    replaced.put(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
     _autocast(replaced)
     _storage(shim, replaced)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -417,3 +418,34 @@ def test_a_number_that_ranks_sum_with_a_functional_collective_is_unknown() -> No
     ledger = recorded(train, 4, policy=values.policy_of("7"))
     assert asked == [7.0, 7.0]
     assert sent(ledger) == Counter({"all_reduce": 1})
+
+
+@pytest.mark.parametrize("batch", ["cpu", "cuda"])
+def test_data_parallel_over_one_gpu(batch: str) -> None:
+    def train() -> None:
+        model = nn.DataParallel(nn.Linear(16, 16)).cuda()
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(4, 16, device=batch)).square().mean().backward()
+            adam.step()
+
+    ops = Counter(row["op"] for row in recorded(train).tables["dry_ops"].to_pylist())
+    assert ops["aten.addmm.default"] == 1
+    assert ops["memcpy.to_device"] == (batch == "cpu")
+
+
+def test_data_parallel_over_several_gpus_says_what_to_do() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.DataParallel(nn.Linear(16, 16)).cuda()
+        model(torch.randn(4, 16, device="cuda"))
+
+    with pytest.raises(NotImplementedError, match="use DistributedDataParallel"):
+        recorded(train, world=4)
+
+
+def test_a_mistake_of_the_program_is_not_logged_by_torch(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="k not in range"):
+        recorded(lambda: torch.randn(4, 4, device="cuda").topk(5))
+    assert not caplog.records
+    assert not logging.getLogger("torch._subclasses.fake_tensor").disabled
