@@ -51,7 +51,7 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
     replaced.put_where_it_is(
         flat, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0
     )
-    # Torch keeps the number of a fake tensor of one element. Programs reduce a few at once, as sums and counts.
+    # Torch keeps the number of a fake tensor of one element. Programs reduce a few at once: sums, counts.
     replaced.put_where_it_is(sys.modules["torch._subclasses.fake_tensor"], "CONSTANT_NUMEL_LIMIT", MOST)
     # A program's mistake is one line of ours; its traceback inside of torch helps nobody.
     replaced.put(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)

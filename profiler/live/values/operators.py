@@ -144,7 +144,8 @@ def _flops_of_convolution_backward(args: Any) -> int:
     """
     gradient, image, weight, transposed, asked = args[0], args[1], args[2], args[7], args[10]
     images, _, *places = (image if transposed else gradient).shape
-    return 2 * int(images) * math.prod(places) * int(weight.numel()) * sum(map(bool, asked[:2]))
+    products = sum(bool(one) for one in asked[:2])
+    return 2 * int(images) * int(math.prod(places)) * int(weight.numel()) * products
 
 
 def operands(func: Any) -> slice:

@@ -65,7 +65,7 @@ def test_sums_and_counts_reduced_at_once_divide() -> None:
         dist.all_reduce(both)
         both /= 2
         total, count = both.tolist()
-        return total / count + (both[0] / both[1]).item()
+        return float(total / count + (both[0] / both[1]).item())
 
     assert answered(mean)[0] == 3.0
 
@@ -100,7 +100,7 @@ def test_what_nobody_knows_stays_unknown(spoil: str) -> None:
         elif spoil == "loss":
             number += torch.randn(8, device="cuda").mean()
         dist.all_reduce(number, op=dist.ReduceOp.PRODUCT if spoil == "product" else dist.ReduceOp.SUM)
-        return number.item()
+        return float(number.item())
 
     assert answered(ask)[0] == 0.0
 
