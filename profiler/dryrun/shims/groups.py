@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -36,8 +37,8 @@ _ISSUING: Final = (
 
 def replace_groups(shim: Playing, replaced: Replaced) -> None:
     """Have process groups move nothing, and DDP reduce in Python."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
+    # It registers the backend. Its own store has no methods, and programs keep values in that of the job.
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
     world = shim.world
     c10d: Any = dist.distributed_c10d
     original = c10d.init_process_group
@@ -57,7 +58,7 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             "fake",
             rank=world.rank,
             world_size=world.size,
-            store=FakeStore(),
+            store=dist.HashStore(),
             **({} if timeout is None else {"timeout": timeout}),
         )
 
@@ -78,6 +79,8 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
         return new_group(*call.args, **call.kwargs)
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
+    # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
+    replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
     replaced.put_where_it_is(dist, "is_nccl_available", lambda: True)
     # Newer torch: the fake group's Work has a method of its own, which the base's replacement does not reach.

@@ -449,3 +449,19 @@ def test_a_mistake_of_the_program_is_not_logged_by_torch(caplog: pytest.LogCaptu
         recorded(lambda: torch.randn(4, 4, device="cuda").topk(5))
     assert not caplog.records
     assert not logging.getLogger("torch._subclasses.fake_tensor").disabled
+
+
+def test_ranks_meet_in_the_store_and_keep_values_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    kept: list[bytes] = []
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        dist.new_group([0, 1])
+        store = vars(dist.distributed_c10d)["_get_default_store"]()
+        store.set("port", "29500")
+        kept.append(store.get("port"))
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train, world=4)
+    assert kept == [b"29500"]
