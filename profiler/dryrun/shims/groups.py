@@ -35,6 +35,9 @@ _ISSUING: Final = (
 """Methods of a process group that return a Work."""
 
 
+_NCCL: Final = "nccl"
+
+
 def replace_groups(shim: Playing, replaced: Replaced) -> None:
     """Have process groups move nothing, and DDP reduce in Python."""
     # It registers the backend. Its own store has no methods, and programs keep values in that of the job.
@@ -42,10 +45,12 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     world = shim.world
     c10d: Any = dist.distributed_c10d
     original = c10d.init_process_group
+    backends: dict[str, str] = {}
+    """Name of a group -> the backend that the program asked for."""
 
     @functools.wraps(original)
     def init_process_group(
-        _backend: Any = None,
+        backend: Any = None,
         _method: Any = None,
         timeout: Any = None,
         world_size: int | None = -1,
@@ -61,6 +66,7 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             store=dist.HashStore(),
             **({} if timeout is None else {"timeout": timeout}),
         )
+        backends[_name_of(None)] = _backend_of(backend)
 
     for name in _GROUP_MODULES:
         owner = sys.modules[name]
@@ -75,10 +81,16 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     @functools.wraps(new_group)
     def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
+        asked = call.arguments.get("backend")
         call.arguments |= {"backend": "fake"} | dict.fromkeys(none)
-        return new_group(*call.args, **call.kwargs)
+        group = new_group(*call.args, **call.kwargs)
+        if isinstance(group, dist.ProcessGroup):
+            backends[group.group_name] = _backend_of(asked) if asked else backends[_name_of(None)]
+        return group
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
+    # Only for the program: torch's own code asks its own name for it, to choose what a backend can do.
+    replaced.put(dist, "get_backend", lambda group=None: backends.get(_name_of(group), _NCCL))
     # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
     replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
@@ -111,6 +123,17 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     replaced.put_where_it_is(ddp, "_verify_param_shape_across_processes", nothing)
     _objects(shim, replaced)
     _spawning(shim, replaced)
+
+
+def _backend_of(asked: Any) -> str:
+    """Return the backend of GPUs in a program's choice: `nccl` for none, and for `cpu:gloo,cuda:nccl`."""
+    text = str(asked).lower() if asked else _NCCL
+    return _NCCL if _NCCL in text else text
+
+
+def _name_of(group: Any) -> str:
+    one = dist.group.WORLD if group is None else group
+    return str(getattr(one, "group_name", one))
 
 
 def _spawning(shim: Playing, replaced: Replaced) -> None:

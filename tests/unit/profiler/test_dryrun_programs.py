@@ -465,3 +465,19 @@ def test_ranks_meet_in_the_store_and_keep_values_there(monkeypatch: pytest.Monke
 
     recorded(train, world=4)
     assert kept == [b"29500"]
+
+
+@pytest.mark.parametrize("asked", [None, "nccl", "cpu:gloo,cuda:nccl", "gloo"])
+def test_a_group_has_the_backend_that_the_program_asked_for(asked: str | None) -> None:
+    seen: list[str] = []
+
+    def train() -> None:
+        dist.init_process_group(*[] if asked is None else [asked])
+        other = dist.new_group([0, 1])
+        host = dist.new_group([0, 1], backend="gloo")
+        seen.extend(map(dist.get_backend, (None, dist.group.WORLD, other, host)))
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train, world=4)
+    whole = "gloo" if asked == "gloo" else "nccl"
+    assert seen == [whole, whole, whole, "gloo"]
