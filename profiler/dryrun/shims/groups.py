@@ -35,9 +35,6 @@ _ISSUING: Final = (
 """Methods of a process group that return a Work."""
 
 
-_NCCL: Final = "nccl"
-
-
 def replace_groups(shim: Playing, replaced: Replaced) -> None:
     """Have process groups move nothing, and DDP reduce in Python."""
     # It registers the backend. Its own store has no methods, and programs keep values in that of the job.
@@ -90,9 +87,12 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
     # Only for the program: torch's own code asks its own name for it, to choose what a backend can do.
-    replaced.put(dist, "get_backend", lambda group=None: backends.get(_name_of(group), _NCCL))
+    replaced.put(dist, "get_backend", lambda group=None: backends.get(_name_of(group), "nccl"))
     # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
     replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
+    # Hosts meet in it: gloo has it, and the fake group has not.
+    for owner in (dist, c10d, dist.ProcessGroup):
+        replaced.put_where_it_is(owner, "monitored_barrier", nothing)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
     replaced.put_where_it_is(dist, "is_nccl_available", lambda: True)
     # Newer torch: the fake group's Work has a method of its own, which the base's replacement does not reach.
@@ -126,9 +126,8 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
 
 
 def _backend_of(asked: Any) -> str:
-    """Return the backend of GPUs in a program's choice: `nccl` for none, and for `cpu:gloo,cuda:nccl`."""
-    text = str(asked).lower() if asked else _NCCL
-    return _NCCL if _NCCL in text else text
+    """Return what torch says of a program's choice: `cpu:gloo,cuda:nccl` as it is, `undefined` for none."""
+    return str(asked).lower() if asked else "undefined"
 
 
 def _name_of(group: Any) -> str:

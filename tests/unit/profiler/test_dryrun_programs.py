@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -479,5 +481,43 @@ def test_a_group_has_the_backend_that_the_program_asked_for(asked: str | None) -
         trained(nn.Linear(16, 16).cuda())
 
     recorded(train, world=4)
-    whole = "gloo" if asked == "gloo" else "nccl"
+    whole = asked or "undefined"
     assert seen == [whole, whole, whole, "gloo"]
+
+
+def test_hosts_meet_in_a_monitored_barrier() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        group = dist.new_group(backend="gloo")
+        dist.monitored_barrier(group)
+        group.monitored_barrier()
+        trained(nn.Linear(16, 16).cuda())
+
+    assert not sent(recorded(train, world=4))
+
+
+def test_weights_loaded_into_the_class_of_a_parameter_make_one() -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16, bias=False)
+        before = model.weight
+        model._parameters["weight"] = type(before)(torch.randn(16, 16), requires_grad=False)
+        assert isinstance(model.weight, nn.Parameter)
+        assert not model.weight.requires_grad
+        model.weight.requires_grad_()
+        trained(model.cuda())
+
+    assert bytes_of(recorded(train), "parameter") == 1024
+
+
+def test_copying_a_model_warns_of_nothing_in_torch() -> None:
+    before = list(warnings.filters)
+
+    def train() -> None:
+        warnings.simplefilter("always", append=True)
+        copy.deepcopy(nn.Linear(16, 16))
+        trained(nn.Linear(16, 16).cuda())
+
+    with warnings.catch_warnings(record=True) as caught:
+        recorded(train)
+    assert not [each for each in caught if "data pointer" in str(each.message)]
+    assert list(warnings.filters) == before
