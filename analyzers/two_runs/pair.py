@@ -38,7 +38,7 @@ class TwoRuns(Struct, frozen=True):
     @property
     def are_forecasts(self) -> bool:
         """Whether nobody measured either run: a dry run's times are what the forecast says, without noise."""
-        return all(report.run.source == "dry" for report in self.reports)
+        return all(report.run.is_forecast for report in self.reports)
 
     def each(self, what: Callable[[Report, Chosen], T]) -> tuple[T, T]:
         """Return what a function says of the run before, and of the run after."""
