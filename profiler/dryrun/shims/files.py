@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from shardtoll.profiler.dryrun.device.devices import is_gpu
 from shardtoll.profiler.dryrun.shims.playing import Playing
-from shardtoll.profiler.dryrun.shims.reducer import DryFuture
 from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
@@ -39,15 +39,22 @@ def _checkpoints(shim: Playing, replaced: Replaced) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
-    def skip(what: str) -> Callable[..., Any]:
-        def skipped(*_: Any, **__: Any) -> Any:
+    def skip(what: str) -> Callable[..., None]:
+        def skipped(*_: Any, **__: Any) -> None:
             shim.skipped_files.append(f"{what}: a distributed checkpoint")
-            return DryFuture(None)
 
         return skipped
 
+    def async_save(*_: Any, **__: Any) -> Future[None]:
+        shim.skipped_files.append("not saved: a distributed checkpoint")
+        # As torch's: programs add callbacks, and wait before they save again.
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
     for owner in (dcp, state_dict_saver):
-        for name in ("save", "async_save", "_save_state_dict"):
+        replaced.put_where_it_is(owner, "async_save", async_save)
+        for name in ("save", "_save_state_dict"):
             replaced.put_where_it_is(owner, name, skip("not saved"))
     for owner in (dcp, state_dict_loader):
         for name in ("load", "_load_state_dict"):

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as functional
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -521,3 +522,17 @@ def test_copying_a_model_warns_of_nothing_in_torch() -> None:
         recorded(train)
     assert not [each for each in caught if "data pointer" in str(each.message)]
     assert list(warnings.filters) == before
+
+
+def test_a_checkpoint_saved_meanwhile_is_done_at_once() -> None:
+    done: list[object] = []
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.Linear(16, 16).cuda()
+        dcp.async_save(model.state_dict(), checkpoint_id="there").add_done_callback(done.append)
+        trained(model)
+
+    texts = recorded(train, world=4).tables["notices"]["text"].to_pylist()
+    assert len(done) == 1
+    assert any("a distributed checkpoint" in text for text in texts)
