@@ -60,7 +60,7 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             "fake",
             rank=world.rank,
             world_size=world.size,
-            store=dist.HashStore(),
+            store=torch._C._distributed_c10d.HashStore(),
             **({} if timeout is None else {"timeout": timeout}),
         )
         backends[_name_of(None)] = _backend_of(backend)
@@ -91,8 +91,8 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
     replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
     # Hosts meet in it: gloo has it, and the fake group has not.
-    for owner in (dist, c10d, dist.ProcessGroup):
-        replaced.put_where_it_is(owner, "monitored_barrier", nothing)
+    for place in (dist, c10d, dist.ProcessGroup):
+        replaced.put_where_it_is(place, "monitored_barrier", nothing)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
     replaced.put_where_it_is(dist, "is_nccl_available", lambda: True)
     # Newer torch: the fake group's Work has a method of its own, which the base's replacement does not reach.

@@ -66,7 +66,7 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
     # A copy of a model asks each parameter for its address.
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
     quiet = warnings.filters[0]
-    replaced.afterwards(lambda: quiet in warnings.filters and _silent_no_more(quiet))
+    replaced.afterwards(functools.partial(_silent_no_more, quiet))
     # A program's mistake is one line of ours; its traceback inside of torch helps nobody.
     replaced.put(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
     _autocast(replaced)
@@ -74,7 +74,9 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
 
 
 def _silent_no_more(quiet: Any) -> None:
-    cast(list[Any], warnings.filters).remove(quiet)
+    filters = cast(list[Any], warnings.filters)
+    if quiet in filters:
+        filters.remove(quiet)
 
 
 def _autocast(replaced: Replaced) -> None:

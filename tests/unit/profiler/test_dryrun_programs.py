@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional as functional
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -536,3 +537,29 @@ def test_a_checkpoint_saved_meanwhile_is_done_at_once() -> None:
     texts = recorded(train, world=4).tables["notices"]["text"].to_pylist()
     assert len(done) == 1
     assert any("a distributed checkpoint" in text for text in texts)
+
+
+def operators(ledger: Ledger) -> Counter[str]:
+    return Counter(row["op"] for row in ledger.tables["dry_ops"].to_pylist())
+
+
+@pytest.mark.parametrize("how", ["by torch", "itself"])
+def test_an_optimizer_that_makes_its_state_before_training_has_not_stepped(how: str) -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16).cuda()
+        adam = torch.optim.AdamW(model.parameters())
+        if how == "by torch":
+            get_optimizer_state_dict(model, adam)
+        else:
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            adam.step()
+            adam.zero_grad()
+        for _ in range(2):
+            model(torch.randn(4, 16, device="cuda")).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    seen = recorded(train)
+    assert operators(seen)["aten.addmm.default"] == 1
+    assert {row["module"] for row in seen.tables["dry_ops"].to_pylist() if row["phase"] == "forward"} >= {""}
