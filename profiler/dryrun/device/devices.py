@@ -193,7 +193,7 @@ def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
 def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give a tensor other data; a real one that gets fake data becomes a fake one, the same object."""
     if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        # Of a tensor whose numbers are known torch keeps weak references too.
+        # Torch keeps weak references to tensors whose numbers are known, too.
         known.note(value, None)
         made = value.detach()
         if weakref.getweakrefs(made):

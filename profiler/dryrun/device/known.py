@@ -30,7 +30,7 @@ def note(tensor: torch.Tensor, numbers: torch.Tensor | None) -> None:
 
 
 class Exchanged:
-    """What a collective makes of numbers that are known: read before it, noted after it."""
+    """Numbers that a collective passes on or reduces: read before it, noted after it."""
 
     def __init__(self, op: str, arguments: dict[str, Any], ranks: int) -> None:
         self._op = op
