@@ -183,8 +183,8 @@ def _ints(column: pd.Series[Any]) -> Ints:
 
 
 def is_fake(run: Run) -> bool:
-    """Whether the run's process group transfers nothing."""
-    return "fake" in (run.backend or "")
+    """Whether the run's process group transfers nothing, and its times are not a forecast's either."""
+    return "fake" in (run.backend or "") and not run.is_forecast
 
 
 def host_waits(run: Run) -> bool:

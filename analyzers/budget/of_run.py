@@ -95,7 +95,7 @@ def _times(
         unknown = bool(rows.frame["exposed_ns"].isna().any() or rows.all_lacking().any())
     if is_fake(run):
         why = "a fake process group transfers nothing"
-    elif len(steps) < 2:
+    elif len(steps) < 2 and not run.is_forecast:
         why = "the noise of one step is not known"
     else:
         lasted = np.where(rows.timed, rows.duration_ns, 0)
@@ -112,9 +112,9 @@ def _times(
             ]
         step_ms = _step_ms(_worst(rows, lasted / 1e6, steps), slack, comments)
         if fraction is not None or step_ms is not None:
+            of_run = f"the worst of {len(steps)} steps, or {DEVIATIONS} standard deviations above their mean,"
             comments["max_step_ms" if fraction is None else "max_exposed_fraction"] = [
-                f"Times: the worst of {len(steps)} steps, or {DEVIATIONS} standard deviations above their "
-                f"mean, and {percent(slack)} more."
+                f"Times: {'those of the forecast' if run.is_forecast else of_run} and {percent(slack)} more."
             ]
         return fraction, step_ms
     comments["max_exposed_fraction"] = [f"max_exposed_fraction, max_step_ms: not written, as {why}"]
@@ -142,7 +142,9 @@ def _worst(rows: Rows, values: Floats, steps: npt.NDArray[np.int64]) -> Floats:
 
 def _above(each: Floats, slack: float, digits: int) -> float:
     """Return what lies above the noise, rounded up."""
-    most = max(float(each.max()), float(each.mean() + DEVIATIONS * each.std(ddof=1)))
+    # One step has no noise that anybody knows: only a forecast's comes here alone.
+    noise = float(each.std(ddof=1)) if len(each) > 1 else 0.0
+    most = max(float(each.max()), float(each.mean()) + DEVIATIONS * noise)
     scale: int = 10**digits
     return math.ceil(most * (1 + slack) * scale) / scale
 

@@ -76,10 +76,11 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     scale = options.work[0] / options.work[1] if options.work else 1.0
     series = runs.timed[0], runs.timed[1].scaled(scale)
     surveyed = runs.each(lambda report, chosen: step_series(report, chosen.surveyed))
-    timed, computed = _rows(series, alike=alike), _rows(surveyed, alike=True)
+    timed = _rows(series, alike=alike, exactly=runs.are_forecasts)
+    computed = _rows(surveyed, alike=True, exactly=runs.are_forecasts)
     was, now = modules(runs.reports, runs.each(lambda _, chosen: chosen.surveyed))
     machine = State(None)
-    if computed.enough:
+    if computed.enough and not computed.exactly:
         # By the times as they were: how much work a step does says nothing of the machine.
         shared = all(report.run.device in (None, "cpu") for report in runs.reports)
         machine = state(was, now, computed.guide, options.noise, shared=shared)
@@ -102,7 +103,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     step, parts = judge_step(), tuple(judge() for judge in judge_parts)
     changed_sites, changed_modules = [judge() for judge in judge_sites], [judge() for judge in judge_modules]
     reasons, rest = causes(step, parts, changed_sites, changed_modules, machine, (was, now), scale)
-    bills = _findings(before, after)
+    bills = _findings(before, after, forecasts=runs.are_forecasts)
     totals = tuple(judge() for judge in judge_totals)
     # A rank that waits less moves no mean: the job's step is that of its slowest rank.
     verdict = _verdict(timed, (step, totals[0], *parts), changed_sites, changed_modules, machine, bills)
@@ -143,9 +144,9 @@ def slowest_change(comparison: Comparison) -> Change:
     return next(change for change in comparison.totals if change.name == SLOWEST)
 
 
-def _rows(series: tuple[StepSeries, StepSeries], *, alike: bool) -> Rows:
+def _rows(series: tuple[StepSeries, StepSeries], *, alike: bool, exactly: bool) -> Rows:
     guide = series[0].own, series[1].own
-    return Rows(guide, alike and min(map(len, guide)) >= LEAST_STEPS)
+    return Rows(guide, alike and min(map(len, guide)) >= (1 if exactly else LEAST_STEPS), exactly)
 
 
 def _step_judges(
@@ -191,7 +192,7 @@ def _changed(module: ModuleChange) -> bool:
     return module.time.changed or module.work.changed or module.formats is not None
 
 
-def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
+def _findings(before: Report, after: Report, *, forecasts: bool) -> tuple[FindingChange, ...]:
     """Return each finding of both bills once: errors that came or went, then by how much its toll differs."""
     gone: list[FindingChange] = []
     new: list[FindingChange] = []
@@ -207,7 +208,7 @@ def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
             before=was and was[0],
             after=now and now[0],
             toll_ns=(was and was[1].toll_ns, now and now[1].toll_ns),
-            firm=finding.family == "correctness" or finding.kind in FIRM,
+            firm=finding.family == "correctness" or finding.kind in FIRM or forecasts,
             rank=late_rank(finding),
         )
         (new if was is None else gone if now is None else stayed).append(change)

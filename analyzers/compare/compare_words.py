@@ -147,9 +147,11 @@ def _by(change: Change) -> str:
     assert change.low is not None, "and its interval"
     assert change.high is not None, "and its interval"
     share = 100 * change.difference / change.before if change.before else 0
+    # Two forecasts differ by one figure.
+    between = "" if change.low == change.high else f", {signed(change.low)} to {signed(change.high)}"
     return (
         f"{duration(abs(change.difference))} {'longer' if change.difference > 0 else 'less'} "
-        f"({share:+.3g} %, {signed(change.low)} to {signed(change.high)})"
+        f"({share:+.3g} %{between})"
     )
 
 

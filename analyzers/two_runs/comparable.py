@@ -36,7 +36,7 @@ def warnings(runs: TwoRuns) -> tuple[str, ...]:
         if report.run.ranks_missing:
             said.append(f"{len(report.run.ranks_missing)} ranks left no records {name}")
         few = len(series.own)
-        if 0 < few < FEW_STEPS:
+        if 0 < few < FEW_STEPS and not runs.are_forecasts:
             said.append(f"only {few} timed step{'s' if few > 1 else ''} {name}: run more for a surer time")
     return tuple(words for words in said if words)
 

@@ -59,6 +59,8 @@ class Rows:
     """Time of the whole step in these steps."""
     enough: bool
     """Whether there are steps enough to say what is noise."""
+    exactly: bool = False
+    """Whether both runs are forecasts: their times have no noise, and one step of each is all there is."""
     before: list[Array] = field(default_factory=list)
     after: list[Array] = field(default_factory=list)
     floors: list[float] = field(default_factory=list)
@@ -77,6 +79,8 @@ class Rows:
         if before is None or after is None or not self.enough or None in means:
             verdict: Verdict = "unknown" if None in means else "too few steps"
             return lambda: Change(name, unit, means[0], means[1], verdict)
+        if self.exactly:
+            return lambda: self._forecast(name, unit, mean(before), mean(after))
         place = len(self.before)
         was, now = (before, after) if pace is None else (before / pace[0], after / pace[1])
         self.before.append(was)
@@ -92,6 +96,13 @@ class Rows:
             return Change(name, unit, means[0], means[1], said, low + off, high + off, least)
 
         return judge
+
+    def _forecast(self, name: str, unit: str | None, was: float, now: float) -> Change:
+        """Return how a time that nobody measured changed; below `LEAST_SHARE` of the step is no change."""
+        least = LEAST_SHARE * max(mean(times) for times in self.guide) if unit == "ns" else 0.0
+        apart = now - was
+        said: Verdict = "no change" if abs(apart) <= least else "more" if apart > 0 else "less"
+        return Change(name, unit, was, now, said, apart, apart, least)
 
     def exact(
         self, name: str, before: Array | None, after: Array | None, *,

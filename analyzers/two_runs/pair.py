@@ -35,6 +35,11 @@ class TwoRuns(Struct, frozen=True):
         timed = step_series(before, chosen[0].timed), step_series(after, chosen[1].timed)
         return cls((before, after), chosen, timed)
 
+    @property
+    def are_forecasts(self) -> bool:
+        """Whether nobody measured either run: a dry run's times are what the forecast says, without noise."""
+        return all(report.run.is_forecast for report in self.reports)
+
     def each(self, what: Callable[[Report, Chosen], T]) -> tuple[T, T]:
         """Return what a function says of the run before, and of the run after."""
         return what(self.reports[0], self.chosen[0]), what(self.reports[1], self.chosen[1])
@@ -51,7 +56,8 @@ class TwoRuns(Struct, frozen=True):
         that time, together with all others.
         """
         before, after = self.slowest
-        rows = Rows(self.slowest, min(len(before), len(after)) >= LEAST_INTERVAL)
+        least = 1 if self.are_forecasts else LEAST_INTERVAL
+        rows = Rows(self.slowest, min(len(before), len(after)) >= least, self.are_forecasts)
         floor = RUN_NOISE * max((float(times.mean()) for times in self.slowest if len(times)), default=0.0)
         judge = rows.timed(SLOWEST, before, after, floor)
         judge_all(rows)

@@ -55,7 +55,8 @@ class DryOp:
     """Each operand once."""
     written_bytes: int
     dtype: str | None
-    """Type of the multiplied operands, else of the result: `bfloat16`."""
+    """Type of the multiplied operands, else of the result: `bfloat16`. Products of float32 that run as
+    TensorFloat-32 are of `tf32`."""
     stream: str = COMPUTE_STREAM
     module: str | None = None
     """Fully qualified module name; the empty string is the root module."""

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from shardtoll.ledger.records.dry import DryOp, DryWait
 from shardtoll.profiler.dryrun.device.devices import FAKE, Tensors, asked_by_torch
+from shardtoll.profiler.dryrun.device.known import Exchanged
 from shardtoll.profiler.dryrun.device.memo import Memo
 from shardtoll.profiler.dryrun.device.storages import Storages
 from shardtoll.profiler.dryrun.device.timeline import Timeline
@@ -278,7 +279,12 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for _ in calls:
                 self.issued.append((self._timeline.next(), stream))
             first = self.issued[-1][0]
+        # A functional one has its number taken away: torch's wrapper of its result cannot hold one.
+        native = func.namespace == "c10d" and bool(calls)
+        exchanged = Exchanged(calls[0].op, arguments, _ranks_of(calls[0].group)) if native else None
         result = self._issued(func, args, kwargs)
+        if exchanged is not None:
+            exchanged.note()
         self.sent(arguments.get("tensors") or tensors_in(args)[:1])
         for tensor in tensors_in(result):
             if isinstance(tensor, FakeTensor) and not self.storages.knows(tensor):
@@ -359,8 +365,12 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
+def _ranks_of(group: Any) -> int:
+    return int(group.size()) if group is not None else 1
+
+
 def _without_number(value: Any) -> Any:
-    """Return a fake tensor that torch knows the number of without it: those of other ranks nobody knows."""
+    """Return a fake tensor that torch knows the number of without it: torch would reduce nothing."""
     if type(value) is not FakeTensor or value.constant is None:
         return value
     with value.fake_mode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from shardtoll.ledger import Ledger, UsageError
@@ -71,6 +73,7 @@ class DryRun:
         """Whether the program trains without a process group."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
+        self._making_state = False
         self._session: Session | None = None
         self._parts: list[Any] = []
         self._first_step: tuple[Ledger, list[Any], list[Held]] | None = None
@@ -170,11 +173,12 @@ class DryRun:
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
                 self.storages.mark(tensors, "optimizer", self._names(parameter))
-        self._due = optimizer is self._first
+        self._due = optimizer is self._first and not self._making_state
 
     def _install(self, patches: Patches) -> None:
         patches.around(torch.autograd.profiler.record_function, "__exit__", self._around_exit)
         patches.around(torch.nn.Module, "__call__", self._around_call)
+        patches.around(state_dict, "_init_optim_state", self._around_making_state)
 
     def _around_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -182,12 +186,29 @@ class DryRun:
                 self._model = module
                 self.storages.limit_bytes = None
                 self.alone = not initialized()
-                self._begin_step(0)
+                if self._session is None:
+                    self._begin_step(0)
+                else:
+                    # An optimizer stepped before: the program made its state itself.
+                    self._session.capture.name_model(module)
                 # Once more: what the session patched just now is to see this call too.
                 return module(*args, **kwargs)
             return call(module, *args, **kwargs)
 
         return __call__
+
+    def _around_making_state(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """No step: torch has an optimizer make its state, by gradients of 0, to save or load a checkpoint."""
+
+        @functools.wraps(make)
+        def _init_optim_state(*args: Any, **kwargs: Any) -> Any:
+            before, self._making_state = self._making_state, True
+            try:
+                return make(*args, **kwargs)
+            finally:
+                self._making_state = before
+
+        return _init_optim_state
 
     def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(span: Any, *args: Any) -> Any:

@@ -71,7 +71,7 @@ def _streamed(card: Card, work: Streamed) -> Price:
 
 
 def _matmul(card: Card, work: Matmul) -> Price:
-    dtype = _table_dtype(work.dtype)
+    dtype = _table_dtype(card, work.dtype)
     sibling = sibling_of(card.key, "matmul", dtype)
     grid = None if sibling is None else grid_of("matmul", sibling.name, dtype)
     if sibling is None or grid is None:
@@ -81,6 +81,8 @@ def _matmul(card: Card, work: Matmul) -> Price:
     time_ns = work.flops / (card.peak_tflops(work.dtype) * 1e3 * share * scale)
     time_ns = max(time_ns, work.bytes / card.memory_gbps, 1000 * shares()["kernel_floor_us"])
     factor = _WITHIN if within else _BEYOND
+    if work.dtype == "tf32":
+        return _band(time_ns, _OTHER_GPU, f"{grid.source}, the shares of 16 bits")
     if sibling is not card:
         return _band(time_ns, max(factor, _OTHER_GPU), f"{grid.source}, scaled from {sibling.name}")
     return _band(time_ns, factor, grid.source)
@@ -132,11 +134,15 @@ def _band(time_ns: float, factor: float, source: str) -> Price:
     return Price(time_ns, time_ns / factor, time_ns * factor, source)
 
 
-def _table_dtype(dtype: str) -> str:
+def _table_dtype(card: Card, dtype: str) -> str:
+    """Return the format whose table stands for a dtype; the dtype itself if no other does."""
     if dtype.startswith("float8"):
         return "float8"
     if dtype.startswith("float4"):
         return "float4"
+    if dtype == "tf32" and "tf32" in card.gpu.peak_tflops:
+        # The same tensor cores at half the rate: nobody measured a table of them.
+        return "bfloat16"
     return "bfloat16" if dtype in ("bfloat16", "float16") else dtype
 
 

@@ -49,11 +49,12 @@ class Prices:
         if op.op.startswith("memcpy."):
             moved_ns = (op.read_bytes + op.written_bytes) / _PCIE_GBPS
             return Timed(moved_ns, moved_ns / 2, moved_ns * 2)
-        price = price_operator(self.gpu, work_of(op))
-        kept = 1.0
+        work = work_of(op)
+        price = price_operator(self.gpu, work)
+        kept = 1.0 / products_of(op, work)
         if op.kind in ("gemm", "grouped_gemm", "attention"):
             # The kernel of attention is known here. Factors fitted to frameworks include their kernel choice.
-            kept = self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
+            kept *= self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
         return Timed(price.expected_ns / kept, price.low_ns / kept, price.high_ns / kept)
 
     def collective(self, row: Collective) -> Timed | None:
@@ -84,6 +85,12 @@ class Prices:
             return made
         sharing = max(1, self.per_host // made.ranks_per_node)
         return Placement(made.ranks, made.nodes, made.ranks_per_node, sharing, made.fewest_ranks)
+
+
+def products_of(op: DryOp, work: Work) -> int:
+    """Return how many products of the operator's size it runs: a convolution's backward has two, its own
+    gradient's and its weight's."""
+    return max(1, round(op.flops / work.flops)) if isinstance(work, Matmul) and work.flops else 1
 
 
 def work_of(op: DryOp) -> Work:

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
+from shardtoll.profiler.dryrun.device import known
 from shardtoll.profiler.dryrun.device.values import Values
 
 _GPU: Final = "cuda"
@@ -144,6 +145,8 @@ class Tensors:
                 made = torch.empty_strided(
                     tensor.shape, _dense(tensor), dtype=dtype or tensor.dtype, requires_grad=False
                 )
+            if tensor.numel() <= known.MOST and not tensor.requires_grad:
+                known.note(made, tensor.detach().clone().to(made.dtype))
         if self.copied is not None:
             self.copied(made, True)
         return made
@@ -190,6 +193,8 @@ def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
 def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give a tensor other data; a real one that gets fake data becomes a fake one, the same object."""
     if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        # Torch keeps weak references to tensors whose numbers are known, too.
+        known.note(value, None)
         made = value.detach()
         if weakref.getweakrefs(made):
             # The fake mode keeps a weak reference to the first of a kind that it makes, and none to copies of

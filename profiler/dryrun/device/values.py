@@ -125,6 +125,8 @@ class Values:
                     return func(tensor, *args, **kwargs)
                 fixed = constant(tensor)
                 if fixed is not None:
+                    if self.synchronized is not None and not is_host(tensor):
+                        self.synchronized()
                     return func(fixed, *args, **kwargs)
                 self._note(what)
                 return convert(tensor)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from shardtoll.profiler.dryrun.device.formats import dtype_text, multiplied
 from shardtoll.profiler.live.cause.decode import arguments_of
 from shardtoll.profiler.live.values.operators import bytes_of, flops_of, has_flops
 
@@ -68,11 +69,6 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return made
 
 
-def dtype_text(tensor: torch.Tensor) -> str:
-    """Return a tensor's type as the ledger has it: `bfloat16`."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 class Work:
     """The columns of a dry operator that its call gives."""
 
@@ -124,7 +120,7 @@ class Work:
     def _matrices(self, arguments: dict[str, Any]) -> None:
         left, right = (arguments[name] for name in _MATRICES[self.name])
         self.kind = "gemm"
-        self.dtype = dtype_text(left)
+        self.dtype = multiplied(left)
         self.columns |= {
             "batch": left.shape[0] if left.dim() == 3 else 1,
             "m": left.shape[-2],
@@ -149,13 +145,12 @@ class Work:
     def _convolution(self, arguments: dict[str, Any]) -> None:
         weight = arguments["weight"]
         transposed, groups = bool(arguments.get("transposed")), int(arguments.get("groups") or 1)
-        image = arguments["input"] if self.name.endswith("backward") else self.made[0]
-        if self.name.endswith("backward"):
-            image = arguments["grad_output"]
-        if transposed and not self.name.endswith("backward"):
+        backward = self.name.endswith("backward")
+        image = arguments["grad_output"] if backward else self.made[0]
+        if transposed:
             image = arguments["input"]
         self.kind = "gemm"
-        self.dtype = dtype_text(weight)
+        self.dtype = multiplied(weight, convolution=True)
         self.columns |= {
             "batch": groups,
             "m": image.shape[0] * math.prod(image.shape[2:]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -36,15 +37,17 @@ _ISSUING: Final = (
 
 def replace_groups(shim: Playing, replaced: Replaced) -> None:
     """Have process groups move nothing, and DDP reduce in Python."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
+    # It registers the backend. Its own store has no methods, and programs keep values in that of the job.
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
     world = shim.world
     c10d: Any = dist.distributed_c10d
     original = c10d.init_process_group
+    backends: dict[str, str] = {}
+    """Name of a group -> the backend that the program asked for."""
 
     @functools.wraps(original)
     def init_process_group(
-        _backend: Any = None,
+        backend: Any = None,
         _method: Any = None,
         timeout: Any = None,
         world_size: int | None = -1,
@@ -57,9 +60,10 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             "fake",
             rank=world.rank,
             world_size=world.size,
-            store=FakeStore(),
+            store=torch._C._distributed_c10d.HashStore(),
             **({} if timeout is None else {"timeout": timeout}),
         )
+        backends[_name_of(None)] = _backend_of(backend)
 
     for name in _GROUP_MODULES:
         owner = sys.modules[name]
@@ -74,10 +78,21 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     @functools.wraps(new_group)
     def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
+        asked = call.arguments.get("backend")
         call.arguments |= {"backend": "fake"} | dict.fromkeys(none)
-        return new_group(*call.args, **call.kwargs)
+        group = new_group(*call.args, **call.kwargs)
+        if isinstance(group, dist.ProcessGroup):
+            backends[group.group_name] = _backend_of(asked) if asked else backends[_name_of(None)]
+        return group
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
+    # Only for the program: torch's own code asks its own name for it, to choose what a backend can do.
+    replaced.put(dist, "get_backend", lambda group=None: backends.get(_name_of(group), "nccl"))
+    # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
+    replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
+    # Hosts meet in it: gloo has it, and the fake group has not.
+    for place in (dist, c10d, dist.ProcessGroup):
+        replaced.put_where_it_is(place, "monitored_barrier", nothing)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
     replaced.put_where_it_is(dist, "is_nccl_available", lambda: True)
     # Newer torch: the fake group's Work has a method of its own, which the base's replacement does not reach.
@@ -108,6 +123,16 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     replaced.put_where_it_is(ddp, "_verify_param_shape_across_processes", nothing)
     _objects(shim, replaced)
     _spawning(shim, replaced)
+
+
+def _backend_of(asked: Any) -> str:
+    """Return what torch says of a program's choice: `cpu:gloo,cuda:nccl` as it is, `undefined` for none."""
+    return str(asked).lower() if asked else "undefined"
+
+
+def _name_of(group: Any) -> str:
+    one = dist.group.WORLD if group is None else group
+    return str(getattr(one, "group_name", one))
 
 
 def _spawning(shim: Playing, replaced: Replaced) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 import torch
 
 from shardtoll.profiler.dryrun.device.devices import is_gpu
 from shardtoll.profiler.dryrun.shims.cuda import replace_accelerator, replace_cuda
+from shardtoll.profiler.dryrun.shims.data_parallel import replace_scatter
 from shardtoll.profiler.dryrun.shims.groups import replace_groups
 from shardtoll.profiler.dryrun.shims.kernels import replace_kernels
 from shardtoll.profiler.dryrun.shims.memory import replace_memory, replace_random
 from shardtoll.profiler.dryrun.shims.modules import replace_compiler, replace_loader, replace_modules
 from shardtoll.profiler.dryrun.shims.playing import Playing
-from shardtoll.profiler.dryrun.shims.reducer import DryFuture
 from shardtoll.profiler.dryrun.shims.replaced import Replaced
 from shardtoll.profiler.dryrun.shims.sharding import replace_sharding
 from shardtoll.profiler.dryrun.shims.torch_calls import replace_torch
@@ -65,15 +66,22 @@ def _checkpoints(shim: Playing, replaced: Replaced) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
-    def skip(what: str) -> Callable[..., Any]:
-        def skipped(*_: Any, **__: Any) -> Any:
+    def skip(what: str) -> Callable[..., None]:
+        def skipped(*_: Any, **__: Any) -> None:
             shim.skipped_files.append(f"{what}: a distributed checkpoint")
-            return DryFuture(None)
 
         return skipped
 
+    def async_save(*_: Any, **__: Any) -> Future[None]:
+        shim.skipped_files.append("not saved: a distributed checkpoint")
+        # As torch's: programs add callbacks, and wait before they save again.
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
     for owner in (dcp, state_dict_saver):
-        for name in ("save", "async_save", "_save_state_dict"):
+        replaced.put_where_it_is(owner, "async_save", async_save)
+        for name in ("save", "_save_state_dict"):
             replaced.put_where_it_is(owner, name, skip("not saved"))
     for owner in (dcp, state_dict_loader):
         for name in ("load", "_load_state_dict"):
@@ -88,6 +96,7 @@ _ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
     replace_torch,
     replace_groups,
     replace_modules,
+    replace_scatter,
     replace_sharding,
     replace_compiler,
     replace_loader,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import sys
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shardtoll.profiler.dryrun.device.devices import is_gpu
+from shardtoll.profiler.dryrun.device.known import MOST
 from shardtoll.profiler.dryrun.shims.playing import Playing
 from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
@@ -49,8 +52,31 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
     replaced.put_where_it_is(
         flat, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0
     )
+    # Torch keeps the number of a fake tensor of one element. Programs reduce a few at once: sums, counts.
+    replaced.put_where_it_is(sys.modules["torch._subclasses.fake_tensor"], "CONSTANT_NUMEL_LIMIT", MOST)
+    made = FakeTensor.__new__
+
+    def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        # Libraries that load weights make a parameter of the class of the one before.
+        if args and isinstance(args[0], torch.Tensor):
+            return torch.nn.Parameter(args[0], bool(kwargs.get("requires_grad", True)))
+        return made(kind, *args, **kwargs)
+
+    replaced.put(FakeTensor, "__new__", staticmethod(new))
+    # A copy of a model asks each parameter for its address.
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+    quiet = warnings.filters[0]
+    replaced.afterwards(functools.partial(_silent_no_more, quiet))
+    # A program's mistake is one line of ours; its traceback inside of torch helps nobody.
+    replaced.put(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
     _autocast(replaced)
     _storage(shim, replaced)
+
+
+def _silent_no_more(quiet: Any) -> None:
+    filters = cast(list[Any], warnings.filters)
+    if quiet in filters:
+        filters.remove(quiet)
 
 
 def _autocast(replaced: Replaced) -> None:

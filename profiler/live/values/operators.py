@@ -132,7 +132,20 @@ def flops_of(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> int:
         return int(facts.attention(*shapes))
     if facts.of_elements is not None:
         return facts.of_elements(args)
+    if func._overloadpacket is _aten.convolution_backward:
+        return _flops_of_convolution_backward(args)
     return int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=result))
+
+
+def _flops_of_convolution_backward(args: Any) -> int:
+    """Return those of the two gradients asked for: each has as many as the convolution itself.
+
+    Torch's own formula takes the weight's gradient of grouped channels for one of all pairs of channels.
+    """
+    gradient, image, weight, transposed, asked = args[0], args[1], args[2], args[7], args[10]
+    images, _, *places = (image if transposed else gradient).shape
+    products = sum(bool(one) for one in asked[:2])
+    return 2 * int(images) * int(math.prod(places)) * int(weight.numel()) * products
 
 
 def operands(func: Any) -> slice:

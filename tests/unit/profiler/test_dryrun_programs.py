@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional as functional
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -417,3 +422,144 @@ def test_a_number_that_ranks_sum_with_a_functional_collective_is_unknown() -> No
     ledger = recorded(train, 4, policy=values.policy_of("7"))
     assert asked == [7.0, 7.0]
     assert sent(ledger) == Counter({"all_reduce": 1})
+
+
+@pytest.mark.parametrize("batch", ["cpu", "cuda"])
+def test_data_parallel_over_one_gpu(batch: str) -> None:
+    def train() -> None:
+        model = nn.DataParallel(nn.Linear(16, 16)).cuda()
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(4, 16, device=batch)).square().mean().backward()
+            adam.step()
+
+    ops = Counter(row["op"] for row in recorded(train).tables["dry_ops"].to_pylist())
+    assert ops["aten.addmm.default"] == 1
+    assert ops["memcpy.to_device"] == (batch == "cpu")
+
+
+def test_data_parallel_over_several_gpus_says_what_to_do() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.DataParallel(nn.Linear(16, 16)).cuda()
+        model(torch.randn(4, 16, device="cuda"))
+
+    with pytest.raises(NotImplementedError, match="use DistributedDataParallel"):
+        recorded(train, world=4)
+
+
+def test_a_mistake_of_the_program_is_not_logged_by_torch(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="k not in range"):
+        recorded(lambda: torch.randn(4, 4, device="cuda").topk(5))
+    assert not caplog.records
+    assert not logging.getLogger("torch._subclasses.fake_tensor").disabled
+
+
+def test_ranks_meet_in_the_store_and_keep_values_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    kept: list[bytes] = []
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        dist.new_group([0, 1])
+        store = vars(dist.distributed_c10d)["_get_default_store"]()
+        store.set("port", "29500")
+        kept.append(store.get("port"))
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train, world=4)
+    assert kept == [b"29500"]
+
+
+@pytest.mark.parametrize("asked", [None, "nccl", "cpu:gloo,cuda:nccl", "gloo"])
+def test_a_group_has_the_backend_that_the_program_asked_for(asked: str | None) -> None:
+    seen: list[str] = []
+
+    def train() -> None:
+        dist.init_process_group(*[] if asked is None else [asked])
+        other = dist.new_group([0, 1])
+        host = dist.new_group([0, 1], backend="gloo")
+        seen.extend(map(dist.get_backend, (None, dist.group.WORLD, other, host)))
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train, world=4)
+    whole = asked or "undefined"
+    assert seen == [whole, whole, whole, "gloo"]
+
+
+def test_hosts_meet_in_a_monitored_barrier() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        group = dist.new_group(backend="gloo")
+        dist.monitored_barrier(group)
+        group.monitored_barrier()
+        trained(nn.Linear(16, 16).cuda())
+
+    assert not sent(recorded(train, world=4))
+
+
+def test_weights_loaded_into_the_class_of_a_parameter_make_one() -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16, bias=False)
+        before = model.weight
+        model._parameters["weight"] = type(before)(torch.randn(16, 16), requires_grad=False)
+        assert isinstance(model.weight, nn.Parameter)
+        assert not model.weight.requires_grad
+        model.weight.requires_grad_()
+        trained(model.cuda())
+
+    assert bytes_of(recorded(train), "parameter") == 1024
+
+
+def test_copying_a_model_warns_of_nothing_in_torch() -> None:
+    before = list(warnings.filters)
+
+    def train() -> None:
+        warnings.simplefilter("always", append=True)
+        copy.deepcopy(nn.Linear(16, 16))
+        trained(nn.Linear(16, 16).cuda())
+
+    with warnings.catch_warnings(record=True) as caught:
+        recorded(train)
+    assert not [each for each in caught if "data pointer" in str(each.message)]
+    assert list(warnings.filters) == before
+
+
+def test_a_checkpoint_saved_meanwhile_is_done_at_once() -> None:
+    done: list[object] = []
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.Linear(16, 16).cuda()
+        dcp.async_save(model.state_dict(), checkpoint_id="there").add_done_callback(done.append)
+        trained(model)
+
+    texts = recorded(train, world=4).tables["notices"]["text"].to_pylist()
+    assert len(done) == 1
+    assert any("a distributed checkpoint" in text for text in texts)
+
+
+def operators(ledger: Ledger) -> Counter[str]:
+    return Counter(row["op"] for row in ledger.tables["dry_ops"].to_pylist())
+
+
+@pytest.mark.parametrize("how", ["by torch", "itself"])
+def test_an_optimizer_that_makes_its_state_before_training_has_not_stepped(how: str) -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16).cuda()
+        adam = torch.optim.AdamW(model.parameters())
+        if how == "by torch":
+            get_optimizer_state_dict(model, adam)
+        else:
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            adam.step()
+            adam.zero_grad()
+        for _ in range(2):
+            model(torch.randn(4, 16, device="cuda")).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    seen = recorded(train)
+    assert operators(seen)["aten.addmm.default"] == 1
+    assert {row["module"] for row in seen.tables["dry_ops"].to_pylist() if row["phase"] == "forward"} >= {""}

@@ -212,6 +212,19 @@ def test_who_asked_and_where_must_be_known():
     assert held(asked, no_implicit=["layers.*"]).passed
 
 
+def test_the_time_of_a_forecast_step_limits_later_ones():
+    run = run_of(backend="fake", device="H100", source="dry", ranks_seen=(0,))
+    one = report([collective(exposed_ns=40 * MS)], run=run, steps=[step()])
+    made = draft(one, run="dry", slack=0.1)
+    assert made.budget.limits.max_step_ms == pytest.approx(110.0, abs=0.01)
+    assert made.budget.limits.max_exposed_fraction == pytest.approx(0.44, abs=0.001)
+    assert any("those of the forecast" in line for lines in made.comments.values() for line in lines)
+    assert judge(one, made.budget).passed
+    longer = step(duration_ns=120 * MS, compute_ns=70 * MS)
+    slow = report([collective(exposed_ns=40 * MS)], run=run, steps=[longer])
+    assert [each.limit_name for each in judge(slow, made.budget).overruns] == ["max_step_ms"]
+
+
 def test_times_of_a_fake_group_or_without_a_clock_cannot_be_told():
     fake = report([collective()], run=run_of(backend="fake"))
     for limits in (

@@ -422,3 +422,36 @@ def test_the_finding_that_explains_most_of_the_difference_leads():
         assert "straggler at rank 1" not in other.headline
     wrong = replace(billed("wrong-gradient", 1, severity="error"), toll_ns=None)
     assert compared(made(1), made(0, findings=(late, wrong))).findings[0].kind == "wrong-gradient"
+
+
+def forecast(speed: float, **given: Any) -> Report:
+    return with_run(made(3, steps=1, spread=0.0, speed=speed, **given), source="dry", backend="fake")
+
+
+def test_one_step_of_each_of_two_forecasts_is_enough():
+    found = compared(forecast(1.1), forecast(1.0))
+    assert found.verdict == "changed"
+    assert found.step.verdict == "more"
+    assert found.step.difference == found.step.low == found.step.high
+    assert found.headline.startswith("a step takes ")
+    assert "longer (+10 %)" in found.headline
+    assert not any("surer" in words for words in found.warnings)
+    adds_up(found)
+
+
+def test_two_equal_forecasts_do_not_differ():
+    assert compared(forecast(1.0), forecast(1.0)).verdict == "no change"
+    assert compared(forecast(1.0005), forecast(1.0)).step.verdict == "no change"
+
+
+def test_a_finding_of_one_forecast_only_is_no_noise():
+    new = Finding("exposed-communication", "info", "t", MS, None, None, None, 1, (0,))
+    after = forecast(1.1, findings=(new,))
+    assert [each.firm for each in compared(after, forecast(1.0)).findings] == [True]
+    measured = with_run(after, source="live")
+    assert [each.firm for each in compared(measured, forecast(1.0)).findings] == [False]
+
+
+def test_a_forecast_and_a_measured_step_are_not_judged_as_two_forecasts():
+    found = compared(with_run(forecast(1.1), source="live"), forecast(1.0))
+    assert found.step.verdict == "too few steps"

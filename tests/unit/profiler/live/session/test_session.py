@@ -117,6 +117,20 @@ def test_flops_of_other_operators(work: Any, flops: int) -> None:
     assert [c["flops"] for c in rows(session, "computes")] == [flops]
 
 
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_each_gradient_of_a_convolution_has_its_flops(kind: Any, groups: int, stride: int) -> None:
+    layer = kind(4, 8, 3, stride=stride, groups=groups, bias=False)
+    x = torch.randn(2, 4, 9, 9, requires_grad=True)
+    with audit() as session:
+        made = layer(x)
+        made.sum().backward()
+    places = x.shape[2] * x.shape[3] if kind is nn.ConvTranspose2d else made.shape[2] * made.shape[3]
+    one = 2 * 2 * places * 9 * 4 * 8 // groups
+    assert [c["flops"] for c in rows(session, "computes")] == [one, 2 * one]
+
+
 def test_fused_attention_is_counted() -> None:
     q = torch.randn(2, 3, 7, 8, requires_grad=True)
     with audit() as session:

@@ -1,0 +1,79 @@
+"""Numbers of the device that are known: the program made them of its own numbers, as a count of samples.
+
+Other ranks are taken to have the same ones. So a collective's result is known too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+
+from shardtoll.profiler.dryrun.device.work import tensors_in
+
+MOST: Final = 64
+"""Elements of a tensor of the host whose numbers stay known on the device; larger ones are data."""
+
+
+def note(tensor: torch.Tensor, numbers: torch.Tensor | None) -> None:
+    """Note the numbers of a fake tensor, None if unknown. Torch forgets them when it writes others to it."""
+    if type(tensor) is not FakeTensor:
+        return
+    if numbers is None:
+        if tensor.constant is not None:
+            tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+        return
+    tensor.constant = numbers
+    tensor.fake_mode.fake_tensor_converter.add_constant_storage_mapping(tensor)
+
+
+class Exchanged:
+    """Numbers that a collective passes on or reduces: read before it, noted after it."""
+
+    def __init__(self, op: str, arguments: dict[str, Any], ranks: int) -> None:
+        self._op = op
+        self._arguments = arguments
+        self._ranks = ranks
+        self._given = tensors_in([arguments.get(name) for name in _INPUTS])
+        known = [tensor.constant if type(tensor) is FakeTensor else None for tensor in self._given]
+        self._known = [None if numbers is None else numbers.clone() for numbers in known]
+
+    def note(self) -> None:
+        """Note the numbers of what the collective wrote to."""
+        if self._op == "send":
+            return
+        outputs = tensors_in([self._arguments.get(name) for name in _OUTPUTS])
+        for place, tensor in enumerate(outputs or self._given):
+            numbers = self._known[0 if self._op == "all_gather" else place] if self._known else None
+            note(tensor, None if numbers is None else self._made(numbers, tensor))
+
+    def _made(self, numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the numbers that `tensor` has if each rank gave `numbers`; None if nobody knows."""
+        if self._op == "all_gather":
+            times, rest = divmod(tensor.numel(), max(numbers.numel(), 1))
+            whole = not rest and times in (1, self._ranks)
+            return numbers.reshape(-1).repeat(times).reshape(tensor.shape) if whole else None
+        if self._op == "broadcast":
+            return numbers.clone()
+        if self._op != "all_reduce":
+            return None
+        reduction = _name_of(self._arguments.get("reduce_op"))
+        return (
+            numbers * self._ranks if reduction == "sum" else numbers.clone() if reduction in _SAME else None
+        )
+
+
+_INPUTS: Final = ("tensors", "input", "inputs", "input_tensor", "input_tensors", "input_list")
+_OUTPUTS: Final = ("output_tensors", "output_tensor", "output_lists", "output", "outputs", "out")
+_SAME: Final = ("avg", "min", "max", "band", "bor")
+"""Reductions that make of equal numbers the same one."""
+
+
+def _name_of(reduction: Any) -> str:
+    if isinstance(reduction, torch.ScriptObject):
+        # Only its number is to be had: str() of it is that of its class.
+        boxed: Any = reduction
+        return str(dist.ReduceOp.RedOpType(int(boxed.op())).name).lower()
+    return str(reduction).lower()
