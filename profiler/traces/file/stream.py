@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError
 
-PIECE_BYTES: Final = 512 << 10
+PIECE_BYTES: Final = 256 << 10
 """No piece is larger. Larger pieces are slower: their events no longer fit the processor's caches."""
 
 INPUT_BYTES: Final = 256 << 10
