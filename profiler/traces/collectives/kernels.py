@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
 from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.volume import OPS
-from shardtoll.profiler.traces.collectives.patterns import compiled
-from shardtoll.profiler.traces.collectives.timed_pattern import TimedPattern, timed
+
+if TYPE_CHECKING:
+    from shardtoll.profiler.traces.collectives.timed_pattern import TimedPattern
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
@@ -32,6 +33,8 @@ class Kind(Struct, frozen=True):
     op: str | None = None
     library: str | None = None
 
+
+_Compiled: TypeAlias = Callable[[str], re.Pattern[str]]
 
 COMPUTE: Final = Kind("compute")
 
@@ -67,14 +70,18 @@ def load_table(extra: Path | None = None) -> KernelTable:
     texts = [
         files("shardtoll.profiler.traces.collectives").joinpath("kernels.toml").read_text(encoding="utf-8")
     ]
-    entries: list[tuple[re.Pattern[str] | TimedPattern, Kind]] = [*_entries(texts[0], "kernels.toml")]
+    entries: list[tuple[re.Pattern[str] | TimedPattern, Kind]] = [
+        *_entries(texts[0], "kernels.toml", re.compile)
+    ]
     if extra is not None:
+        from shardtoll.profiler.traces.collectives.patterns import compiled
+
         try:
             texts.append(read_text(extra, _MOST_BYTES))
         except OSError as error:
             hint = "name a TOML file of kernel names with --kernels"
             raise UsageError(f"{extra} cannot be read ({why_unread(error)})", hint) from None
-        entries = [*_timed(_entries(texts[1], str(extra)), str(extra)), *entries]
+        entries = [*_timed(_entries(texts[1], str(extra), compiled), str(extra)), *entries]
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     return KernelTable(tuple(entries), digest)
 
@@ -83,13 +90,16 @@ def _timed(
     entries: Iterable[tuple[re.Pattern[str], Kind]], where: str
 ) -> list[tuple[re.Pattern[str] | TimedPattern, Kind]]:
     """Return the entries of a user with a budget of time for those that may be slow."""
+    from shardtoll.profiler.traces.collectives.timed_pattern import timed
+
     return [
         (timed(pattern, f"kernel table {where}, entry {nth}"), kind)
         for nth, (pattern, kind) in enumerate(entries, 1)
     ]
 
 
-def _entries(text: str, where: str) -> list[tuple[re.Pattern[str], Kind]]:
+def _entries(text: str, where: str, compiled: _Compiled) -> list[tuple[re.Pattern[str], Kind]]:
+    """Return a table's entries; `compiled` checks their patterns, which of ours a test does once for all."""
     try:
         data = toml_tables(text)
     except TomlError as error:
@@ -98,10 +108,10 @@ def _entries(text: str, where: str) -> list[tuple[re.Pattern[str], Kind]]:
     rows = data.get("kernel")
     if unknown or not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise UsageError(f"kernel table {where} holds {', '.join(unknown) or 'no [[kernel]] entries'}", HINT)
-    return [_entry(row, f"kernel table {where}, entry {nth}") for nth, row in enumerate(rows, 1)]
+    return [_entry(row, f"kernel table {where}, entry {nth}", compiled) for nth, row in enumerate(rows, 1)]
 
 
-def _entry(row: Mapping[str, Any], where: str) -> tuple[re.Pattern[str], Kind]:
+def _entry(row: Mapping[str, Any], where: str, compiled: _Compiled) -> tuple[re.Pattern[str], Kind]:
     unknown = sorted(set(row) - {"pattern", "what", "op", "library"})
     if unknown:
         raise UsageError(f"{where}: unknown key {', '.join(unknown)}", HINT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
-import zstandard
 from isal import isal_zlib
 from msgspec import Struct
 
@@ -108,6 +107,8 @@ def _gzip(source: BinaryIO, data: bytes, flow: Flow) -> Iterator[tuple[int, byte
 
 
 def _zstd(source: BinaryIO, head: bytes, flow: Flow) -> Iterator[tuple[int, bytes]]:
+    import zstandard  # takes longer to import than a small trace to read, and few traces are packed so
+
     counted: Any = _Counted(source, head)
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
     grown = False
