@@ -36,7 +36,7 @@ Such a file imports typer at its top and no more: `shardtoll --help` imports the
 def main() -> None:
     """Run the command line. A mistake that a user can fix is shown in one line; it has the exit code."""
     # Imports make many objects and little garbage: looking for it took a fifth of a short command's time.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(250_000, 20, 20)
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         # Output that cannot hold µ gets a question mark, not a traceback.

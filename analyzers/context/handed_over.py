@@ -18,11 +18,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger.records.columns import literal
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -55,9 +57,10 @@ class Messages(Struct, frozen=True):
 @once
 def messages(context: Context) -> Messages | None:
     """Return the messages among the events of hosts; None if no event is one. Ranks are those with events."""
+    kinds = context.ledger.tables["events"].column("kind")
+    if not pc.any(pc.equal(kinds, literal("message"))).as_py():
+        return None  # of most jobs; the frame would be the largest of all
     events = context.ledger.frame("events")
-    if events.empty or not (events["kind"] == "message").any():
-        return None
     ranks = np.unique(events["rank"].to_numpy(dtype=np.int64))
     # Launches too: they say what a rank sends.
     events = keep(events, events["stream"].isna())

@@ -86,7 +86,8 @@ def from_events(context: Context, most: int | None = None) -> Recorded | None:
         return None
     ranks = tuple(sorted(int(rank) for rank in frame["rank"].unique()))
     is_message = (frame["kind"] == "message").to_numpy(dtype=bool)
-    frame = frame[~is_message]
+    if is_message.any():
+        frame = frame[~is_message]  # a copy of a large table
     steps = _steps(frame, ranks, most)
     if not steps or set(ranks) != set(context.ledger.run.ranks_seen):
         return None
@@ -110,19 +111,23 @@ def _handed(context: Context, columns: _Columns) -> Edges | None:
 
 def _steps(frame: pd.DataFrame, ranks: tuple[int, ...], most: int | None) -> tuple[int, ...]:
     """Return the steps that all ranks have, up to the first that is missing on one."""
-    inside = frame[frame["step"].notna()]
-    counts = inside.groupby("step")["rank"].nunique()
-    sizes = inside.groupby("step").size()
+    known = frame["step"].notna().to_numpy(dtype=bool)
+    step = frame["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)[known]
+    rank = np.searchsorted(ranks, frame["rank"].to_numpy(dtype=np.int64)[known])
+    numbers, place = np.unique(step, return_inverse=True)
+    seen = np.zeros((len(numbers), len(ranks)), dtype=bool)
+    seen[place, rank] = True
+    counts, sizes = seen.sum(axis=1).tolist(), np.bincount(place, minlength=len(numbers)).tolist()
     kept: list[int] = []
     total = 0
-    for step in sorted(counts.index):
-        total += int(sizes[step])
-        if counts[step] < len(ranks) or (most is not None and total > most):
+    for number, count, size in zip(numbers.tolist(), counts, sizes, strict=True):
+        total += size
+        if count < len(ranks) or (most is not None and total > most):
             if kept:
                 break
-            total -= int(sizes[step])
+            total -= size
             continue
-        kept.append(int(step))
+        kept.append(number)
     return tuple(kept)
 
 
@@ -149,7 +154,9 @@ def _columns(
         -1 - frame["thread"].to_numpy(dtype=np.int64, na_value=0),
         frame["stream"].to_numpy(dtype=np.int64, na_value=0),
     )
-    _, lane = np.unique(np.stack([rank[kept], lane_key[kept]]), axis=1, return_inverse=True)
+    # One number for both: columns of two are sorted ten times as slowly.
+    keys, key = np.unique(lane_key[kept], return_inverse=True)
+    _, lane = np.unique(rank[kept] * len(keys) + key, return_inverse=True)
     name, words = pd.factorize(frame["name"][kept].to_numpy(dtype=object))
     module, modules = pd.factorize(frame["module"][kept].fillna("").to_numpy(dtype=object))
     zero = float(start[kept].min())

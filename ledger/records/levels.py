@@ -62,6 +62,8 @@ def in_steps(table: pa.Table, numbers: tuple[int, ...]) -> pa.Table:
 
 def means_by_rank(steps: pa.Table, names: Iterable[str]) -> dict[int, dict[str, Any]]:
     """Return rank -> `NAME_mean` of these columns over its rows, None if none is known, and `count_all`."""
+    if not steps.num_rows:
+        return {}  # of most levels no step is there, and reports ask often
     # Not group_by: see `alike_steps`.
     ranks, places, counts = np.unique(ints(steps.column("rank")), return_inverse=True, return_counts=True)
     means: list[dict[str, Any]] = [{"count_all": int(count)} for count in counts]

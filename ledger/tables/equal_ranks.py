@@ -18,6 +18,8 @@ def without_repeated(parameters: pa.Table) -> pa.Table:
 
     A row that a check looked at belongs to the values of its rank, and stays.
     """
+    if not parameters.num_rows:
+        return parameters  # grouping imports a sixth of pyarrow, and most reports have none
     rows = parameters.append_column("row", column(range(parameters.num_rows), pa.int64()))
     checked = rows.column("checked")
     of_checks = pc.or_kleene(checked, pc.is_null(checked))

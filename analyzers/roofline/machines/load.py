@@ -6,19 +6,24 @@ A file may name another with `extends = "name"`: what it does not say is taken f
 from __future__ import annotations
 
 import difflib
+import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from shardtoll.analyzers.roofline.machines.fabric import Fabric, Link
-from shardtoll.analyzers.roofline.machines.gpu import DATA, GPUS_FILE
+from shardtoll.analyzers.roofline.machines.gpu import DATA, GPUS_FILE, named
 from shardtoll.analyzers.roofline.machines.layer import Layer, read_layer
 from shardtoll.analyzers.roofline.machines.table import Table, is_text, read_file, read_toml
 from shardtoll.ledger import FabricError
 
 MOST_EXTENDED: Final = 16
 """Files in one chain of `extends`."""
+
+_LINE: Final = re.compile(r"^(device_names|extends) = (.*)$", re.MULTILINE)
+_QUOTED: Final = re.compile(r'"([^"]*)"')
+"""Lines of shipped files, which have them in this form, and the words in them."""
 
 _NOT_INHERITED: Final = ("measured", "hardware", "backends", "hosts")
 """Fields that hold for one fabric only: those that extend it have other names and other measurements."""
@@ -47,6 +52,21 @@ def known_fabrics() -> list[Fabric]:
 def fabrics_with(key: str) -> list[Fabric]:
     """Return the shipped fabrics whose own file says this key, by name; no other file is parsed."""
     return [_shipped(name) for name in fabric_names() if f"\n{key} = " in _text_of(name)]
+
+
+def fabrics_of(device: str) -> list[Fabric]:
+    """Return the shipped fabrics of this accelerator, by name; files of others are not parsed."""
+    likely = (_shipped(name) for name in fabric_names() if named(device, _names_of_device(name)))
+    return [fabric for fabric in likely if named(device, fabric.device_names, fabric.device_names_not)]
+
+
+@cache
+def _names_of_device(name: str) -> tuple[str, ...]:
+    """Return the `device_names` of a shipped fabric, its own or those of the one that it extends."""
+    lines = dict(_LINE.findall(_text_of(name)))
+    if "device_names" in lines or "extends" not in lines:
+        return tuple(_QUOTED.findall(lines.get("device_names", "")))
+    return _names_of_device(_QUOTED.findall(lines["extends"])[0])
 
 
 def load_fabric(name_or_path: str | Path) -> Fabric:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from shardtoll.analyzers.roofline.machines.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.machines.gpu import named
-from shardtoll.analyzers.roofline.machines.load import known_fabrics
+from shardtoll.analyzers.roofline.machines.load import fabrics_of, known_fabrics
 from shardtoll.analyzers.roofline.machines.network_words import NetworkWords
 
 Sureness = Literal["certain", "likely", "assumed", "unknown"]
@@ -74,9 +74,7 @@ def pick(machine: Known) -> Choice:
 
 def _pick(machine: Known) -> Choice:
     device, net = machine.device, machine.net
-    fitting = [
-        f for f in known_fabrics() if device is not None and named(device, f.device_names, f.device_names_not)
-    ]
+    fitting = [] if device is None else fabrics_of(device)
     if device is not None and not fitting:
         return Choice(UNKNOWN, "unknown", f"no shipped fabric has a {device}")
     by_name = _by_name(fitting or known_fabrics(), machine.words)

@@ -51,6 +51,9 @@ ANNOTATIONS: Final = frozenset(("user_annotation", "cpu_user_annotation"))
 FRAMES: Final = frozenset(("python_function",))
 _FLOWS: Final = frozenset(("ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation"))
 _STEP: Final = "ProfilerStep"
+_WHOLE: Final = {"X"}
+_ASYNC: Final = frozenset(("b", "e"))
+"""Phases of events that are whole, and of the begins and ends of async spans."""
 _MOST_CATEGORIES: Final = 64
 
 
@@ -72,7 +75,7 @@ class Chooser(Struct):
     categories: set[str | None] = field(default_factory=set)
     """Categories of all events, kept or not; no more than some dozen are remembered."""
     operators: list[Any] = field(default_factory=list)
-    """All operators of the last chunk, kept or not."""
+    """All complete operators of the last chunk, kept or not."""
     open: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     """Begun async spans by (category, id, name, process)."""
     _telling: dict[str, bool] = field(default_factory=telling_ops)
@@ -87,18 +90,38 @@ class Chooser(Struct):
         if len(self.categories) < _MOST_CATEGORIES:
             self.categories.update(islice(buckets, _MOST_CATEGORIES))
         self.has_device = self.has_device or not buckets.keys().isdisjoint(DEVICE_KINDS)
-        self.operators = [event for category in OPS for event in buckets.get(category, ())]
-        kept: list[Rows] = []
+        self.operators = []
+        picked: list[tuple[str, list[Any]]] = []
         spans: list[Any] = []
-        bad = 0
         for category, listed in buckets.items():
             if category is None or category in _FLOWS:
                 continue
-            chosen = self._chosen(category, listed)
-            if len(chosen) < len(listed) and category not in CALLS and category not in DEVICE_KINDS:
-                spans += [event for event in listed if event.ph == "b" or event.ph == "e"]
-            if not chosen:
-                continue
+            kinds = {event.ph for event in listed}
+            whole = listed if kinds == _WHOLE else [event for event in listed if event.ph == "X"]
+            if category in OPS:
+                self.operators += whole
+            if category not in CALLS and category not in DEVICE_KINDS and not kinds.isdisjoint(_ASYNC):
+                spans += [event for event in listed if event.ph in _ASYNC]
+            chosen = self._chosen(category, whole)
+            if chosen:
+                picked.append((category, chosen))
+        if not exact and any(is_inexact(event) for event in spans):
+            return None
+        kept = None if exact else _timed(picked)
+        if kept is None:
+            kept = self._timed_apart(picked, exact=exact)
+        if kept is not None and spans:
+            kept.append(self._paired(spans))
+        return None if kept is None else [rows for rows in kept if rows.events]
+
+    def _timed_apart(self, picked: list[tuple[str, list[Any]]], *, exact: bool) -> list[Rows] | None:
+        """Return the rows, category by category; events of bad times are counted and left out.
+
+        None if times need more digits than these events have.
+        """
+        kept: list[Rows] = []
+        bad = 0
+        for category, chosen in picked:
             times = None if exact else common_times(chosen)
             if times is None:
                 if not exact and any(is_inexact(event) for event in chosen):
@@ -110,36 +133,30 @@ class Chooser(Struct):
                 kept.append(Rows(category, chosen, times[0], times[1]))
             else:
                 return None
-        if spans:
-            if not exact and any(is_inexact(event) for event in spans):
-                return None
-            kept.append(self._paired(spans))
         self.bad += bad
-        return [rows for rows in kept if rows.events]
+        return kept
 
     @staticmethod
     def _marks(buckets: dict[str | None, list[Any]]) -> None:
         """Move steps that an old torch recorded as operators to where newer ones record them."""
         for category in OPS & buckets.keys():
             listed = buckets[category]
-            marks = [event for event in listed if (event.name or "").startswith(_STEP)]
-            if marks:
-                buckets[category] = [event for event in listed if not (event.name or "").startswith(_STEP)]
+            names = {name for name in {event.name for event in listed} if name and name.startswith(_STEP)}
+            if names:
+                marks = [event for event in listed if event.name in names]
+                buckets[category] = [event for event in listed if event.name not in names]
                 buckets.setdefault("user_annotation", []).extend(marks)
 
     def _chosen(self, category: str, events: list[Any]) -> list[Any]:
+        """Return the complete events of a category that are kept."""
         if category in CALLS:
-            working = self._working
-            return [event for event in events if event.ph == "X" and working[event.name or ""]]
+            return _named(events, self._working)
         if category in OPS and self.has_device:
-            telling = self._telling
-            return [event for event in events if event.ph == "X" and telling[event.name or ""]]
+            return _named(events, self._telling)
         if category == MTIA:
-            return [
-                event for event in events if event.ph == "X" and not (event.name or "").startswith("event_")
-            ]
+            return [event for event in events if not (event.name or "").startswith("event_")]
         if category in DEVICE_KINDS or category in OPS or category in ANNOTATIONS or category in FRAMES:
-            return [event for event in events if event.ph == "X"]
+            return events
         return []
 
     def _paired(self, spans: list[Any]) -> Rows:
@@ -162,6 +179,26 @@ class Chooser(Struct):
             start.append(times[0])
             end.append(times[1])
         return Rows("user_annotation", begun, np.array(start, np.int64), np.array(end, np.int64))
+
+
+def _timed(picked: list[tuple[str, list[Any]]]) -> list[Rows] | None:
+    """Return the rows if all times of a chunk are good, exact numbers: they are then converted together."""
+    times = common_times([event for _, chosen in picked for event in chosen]) if picked else None
+    if times is None or not times[2]:
+        return None
+    kept: list[Rows] = []
+    first = 0
+    for category, chosen in picked:
+        last = first + len(chosen)
+        kept.append(Rows(category, chosen, times[0][first:last], times[1][first:last]))
+        first = last
+    return kept
+
+
+def _named(events: list[Any], picked: dict[str, bool]) -> list[Any]:
+    """Return the events whose names are picked: a chunk has many events of few names."""
+    names = {name for name in {event.name for event in events} if picked[name or ""]}
+    return [event for event in events if event.name in names] if names else []
 
 
 def is_inexact(event: Any) -> bool:

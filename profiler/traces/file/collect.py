@@ -12,7 +12,7 @@ from shardtoll.profiler.traces.file.collect_operators import OperatorCollector
 from shardtoll.profiler.traces.file.columns import ROW_LIMIT, Table, check_rows, externals, numbers
 from shardtoll.profiler.traces.file.commargs import comm_args
 from shardtoll.profiler.traces.file.event import Args
-from shardtoll.profiler.traces.file.interned import Names, telling_ops
+from shardtoll.profiler.traces.file.interned import Names, Numbers, telling_ops
 from shardtoll.profiler.traces.file.scan import Chunk
 from shardtoll.profiler.traces.file.trace_columns import COPY, I64, CommArgs, DeviceWork, HostWork
 
@@ -29,7 +29,8 @@ class Collector:
 
     def __init__(self, where: str, *, has_device: bool = False, row_limit: int = ROW_LIMIT) -> None:
         self.names = Names(where)
-        self.threads: dict[tuple[Any, Any], int] = {}
+        self.threads = Numbers()
+        """(process, thread) -> number."""
         self.comm_args: dict[CommArgs, int] = {}
         self.events = 0
         """Events seen, kept or not."""
@@ -78,9 +79,10 @@ class Collector:
         }
         kind = DEVICE_KINDS.get(rows.category)
         if kind is not None:
-            self._keep_device(rows.events, kind, common)
+            self._keep_device(rows, kind, common)
             return
-        common["thread"] = [self._thread(event.pid, event.tid) for event in rows.events]
+        threads = self.threads
+        common["thread"] = [threads[event.pid, event.tid] for event in rows.events]
         if rows.category in FRAMES:
             self.frames.add(**common)
             return
@@ -99,18 +101,27 @@ class Collector:
         ]
         table.add(**common, comm=comm)
 
-    def _keep_device(self, events: list[Any], kind: int, common: dict[str, Any]) -> None:
+    def _keep_device(self, rows: Rows, kind: int, common: dict[str, Any]) -> None:
+        events = rows.events
         args = [event.args or _NO_ARGS for event in events]
-        device = [
-            event.pid if arg.device is None else arg.device for event, arg in zip(events, args, strict=True)
-        ]
-        stream = [
-            event.tid if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)
-        ]
-        kinds = [COPY if event.cat == MTIA and event.name == "dma_request" else kind for event in events]
+        device = [arg.device for arg in args]
+        if None in set(device):
+            device = [
+                event.pid if arg.device is None else arg.device
+                for event, arg in zip(events, args, strict=True)
+            ]
+        stream = [arg.stream for arg in args]
+        if None in set(stream):
+            stream = [
+                event.tid if arg.stream is None else arg.stream
+                for event, arg in zip(events, args, strict=True)
+            ]
+        kinds = np.full(len(events), kind, np.int8)
+        if rows.category == MTIA:
+            kinds[[event.name == "dma_request" for event in events]] = COPY
         self.device.add(
             **common,
-            kind=np.array(kinds, np.int8),
+            kind=kinds,
             device=numbers(device, _I32_LIMIT),
             stream=numbers(stream, _I32_LIMIT),
             correlation=numbers([arg.correlation for arg in args]),
@@ -118,12 +129,6 @@ class Collector:
             bytes=numbers([arg.bytes if arg.bytes is not None else arg.size for arg in args]),
             comm=[-1 if arg.collective is None else self._comm(arg) for arg in args],
         )
-
-    def _thread(self, pid: Any, tid: Any) -> int:
-        number = self.threads.get((pid, tid))
-        if number is None:
-            number = self.threads[pid, tid] = len(self.threads)
-        return number
 
     def _comm(self, args: Args) -> int:
         described = comm_args(args)

@@ -32,8 +32,8 @@ class OperatorCollector:
         self._kind = bytearray()
 
     def add(self, events: list[Any]) -> None:
-        """Note the operators among the events of category `cpu_op`."""
-        called = [event for event in events if event.args is not None and event.ph == "X"]
+        """Note the complete operators of a chunk."""
+        called = [event for event in events if event.args is not None]
         if not called or len(self._kind) >= 4 * MOST_CALLS:
             return
         external = externals([event.args for event in called])

@@ -27,6 +27,9 @@ DURATION_LIMIT_US: Final = 10**15
 BASE_LIMIT_NS: Final = 4 * 10**18
 
 
+_PLAIN: Final = {int, type(None)}
+
+
 class Table:
     """Columns of equal length under construction.
 
@@ -89,19 +92,29 @@ def check_rows(rows: int, where: str, limit: int = ROW_LIMIT) -> None:
 
 def numbers(values: list[Any], limit: int = 2**62) -> I64:
     """Return ids as numbers, -1 if there is none or it does not fit."""
-    try:
-        array = np.array(values)
-    except (OverflowError, ValueError):
-        array = np.array(values, dtype=object)
+    array = _array(values)
+    if array.dtype.kind == "O" and {*map(type, values)} <= _PLAIN:
+        # Nothing is odd: some events have none.
+        array = _array([-1 if value is None else value for value in values])
     if array.dtype.kind != "i" or (array.size and (array.max() >= limit or array.min() <= -limit)):
         ids = [whole(value) for value in values]
         array = np.array([number if -limit < number < limit else -1 for number in ids], np.int64)
     return array.astype(np.int64, copy=False)
 
 
+def _array(values: list[Any]) -> npt.NDArray[Any]:
+    try:
+        return np.array(values)
+    except (OverflowError, ValueError):
+        return np.array(values, dtype=object)
+
+
 def externals(args: list[Args]) -> I64:
     """Return the external ids of events, -1 if there is none."""
-    return numbers([arg.external if arg.external is not None else arg.old_external for arg in args])
+    ids = [arg.external for arg in args]
+    if None in set(ids):
+        ids = [arg.external if arg.external is not None else arg.old_external for arg in args]
+    return numbers(ids)
 
 
 def nanoseconds(values: list[Any], limit: int) -> tuple[I64, bool] | None:

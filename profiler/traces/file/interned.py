@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from shardtoll.ledger.records.errors import TraceError
 
@@ -42,6 +42,14 @@ class Names(dict[str, int]):
                 "this is no trace of a training job; leave it out",
             )
         number = self[text] = len(self)
+        return number
+
+
+class Numbers(dict[Any, int]):
+    """Anything that can be a key -> number in order of first use."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
         return number
 
 

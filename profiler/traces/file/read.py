@@ -36,6 +36,7 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
                 if collector is None:
                     collector = Collector(where, has_device=has_device(scan.metadata), row_limit=row_limit)
                 collector.add(chunk)
+                del chunk  # or it would be there until the next one is decoded
         except TraceError as error:
             if flow.cut is None or collector is not None:
                 raise

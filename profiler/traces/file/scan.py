@@ -136,6 +136,8 @@ class Scan:
                 chunk, closed = self._slow()
             if chunk.events:
                 yield chunk
+            # Freed before the next one is decoded, its memory is used again while the caches hold it.
+            del chunk
             if closed or self.cut:
                 return
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
-import zstandard
 from isal import isal_zlib
 from msgspec import Struct
 
 from shardtoll.ledger.records.errors import TraceError
 
-PIECE_BYTES: Final = 512 << 10
+PIECE_BYTES: Final = 256 << 10
 """No piece is larger. Larger pieces are slower: their events no longer fit the processor's caches."""
 
 INPUT_BYTES: Final = 256 << 10
@@ -108,6 +107,8 @@ def _gzip(source: BinaryIO, data: bytes, flow: Flow) -> Iterator[tuple[int, byte
 
 
 def _zstd(source: BinaryIO, head: bytes, flow: Flow) -> Iterator[tuple[int, bytes]]:
+    import zstandard  # takes longer to import than a small trace to read, and few traces are packed so
+
     counted: Any = _Counted(source, head)
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
     grown = False

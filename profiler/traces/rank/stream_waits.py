@@ -10,7 +10,7 @@ stream nor its launch held it up.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from itertools import islice
 from typing import Final
@@ -33,6 +33,8 @@ _SLACK_NS: Final = 1_000
 _TRUSTED: Final = 0.02
 """Share of refuted candidates up to which a pair of streams is trusted."""
 
+_NEVER_NS: Final = -(2**62)
+
 Pairs = list[tuple[int, int]]
 
 
@@ -45,23 +47,29 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
     when = calls.start_ns[launch[launch >= 0]]
     order = np.lexsort((device.start_ns[seen], when))
     told = _wait_calls(facts)
+    # The last wait before each launch, taken or not.
+    last_told = (np.searchsorted(np.array(told, np.int64), when) - 1).tolist()
     stream = device.stream[seen].tolist()
     start, end = device.start_ns[seen].tolist(), device.end_ns[seen].tolist()
     called, number = when.tolist(), seen.tolist()
     comm = (facts.layer[seen] == COMM).tolist()
     work: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # calls, places
-    recent: dict[int, None] = {}  # streams, the one that was last launched on at the end
+    many = len(set(stream)) > MOST_STREAMS
+    recent: dict[int, None] = {}  # if there are many: the one that was last launched on at the end
     since: dict[int, int] = {}
     taken: dict[int, int] = {}
     candidates: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     for place in order.tolist():
         here, at_ns = stream[place], called[place]
-        call = _last_call(told, taken, since.get(here, -(2**62)), at_ns)
-        wait_ns = None if call is None else told[call]
+        call = last_told[place]
+        launched_ns = since.get(here, _NEVER_NS)
+        if call in taken and told[call] > launched_ns:
+            call = _last_free(taken, call)
+        wait_ns = told[call] if call >= 0 and told[call] > launched_ns else None
         if comm[place]:
             # NCCL lets its stream wait for the one that it was called on. The wait before its launch is its
             # own, and stands for no other work. The stream waits whether that call is on record or not.
-            if call is not None:
+            if wait_ns is not None:
                 taken[call] = call - 1
             wait_ns = at_ns
         if wait_ns is not None:
@@ -71,8 +79,9 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
                 if other != here and nth >= 0:
                     candidates[here, other].append((place, places[nth], at_ns))
         since[here] = at_ns
-        recent.pop(here, None)
-        recent[here] = None
+        if many:
+            recent.pop(here, None)
+            recent[here] = None
         work[here][0].append(at_ns)
         work[here][1].append(place)
     free = _free_ns(device.start_ns[seen], device.end_ns[seen], device.stream[seen]).tolist()
@@ -95,19 +104,18 @@ def _wait_calls(facts: Facts) -> list[int]:
     return sorted(calls.start_ns[rows].tolist())
 
 
-def _last_call(times: list[int], taken: dict[int, int], since: int, until: int) -> int | None:
-    """Return the place of the last of the ordered times between the two that is not taken; None for none.
+def _last_free(taken: dict[int, int], place: int) -> int:
+    """Return the last place up to this one that is not taken; -1 if all are.
 
     `taken`: an earlier place for each that is taken, with none between that is not.
     """
-    place = bisect_left(times, until) - 1
     passed = []
     while place in taken:
         passed.append(place)
         place = taken[place]
     # Who comes this way again takes one step.
     taken.update(dict.fromkeys(passed, place))
-    return place if place >= 0 and times[place] > since else None
+    return place
 
 
 def _free_ns(start: I64, end: I64, stream: npt.NDArray[np.integer]) -> I64:

@@ -116,7 +116,11 @@ def events(facts: Facts, phases: Phases, work: Work, rank: int, epoch_ns: int, m
 
 def _words(numbers: I64, word_of: Callable[[int], str | None], *, missing: str | None = None) -> pa.Array:
     """Return the words of these numbers as a column; `missing` for -1."""
-    used, place = np.unique(numbers, return_inverse=True)
+    # Numbers into lists: counted, not sorted.
+    used = np.flatnonzero(np.bincount(numbers + 1)) - 1
+    place = np.zeros(int(numbers.max(initial=-1)) + 2, np.int64)
+    place[used + 1] = np.arange(len(used))
+    place = place[numbers + 1]
     words = [missing if number < 0 else word_of(number) for number in used.tolist()]
     return column(words, pa.string()).take(int_column(place))
 

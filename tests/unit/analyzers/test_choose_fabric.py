@@ -17,9 +17,22 @@ from shardtoll.analyzers.roofline import (
     find_gpu,
     load_fabric,
 )
+from shardtoll.analyzers.roofline.machines import load
+from shardtoll.analyzers.roofline.machines.gpu import named
 from tests.unit.analyzers.ledgers import ledger, run_of, step
 
 H100 = "NVIDIA H100 80GB HBM3"
+
+
+def test_files_of_other_accelerators_are_not_parsed_and_none_that_fits_is_missed():
+    every = load.known_fabrics()
+    devices = {f"NVIDIA {name}-80GB" for fabric in every for name in fabric.device_names}
+    for device in sorted(devices | {H100, "NVIDIA H100 PCIe", "NVIDIA A100-PG509-200", "a CPU"}):
+        fitting = [each for each in every if named(device, each.device_names, each.device_names_not)]
+        assert load.fabrics_of(device) == fitting, device
+    load._shipped.cache_clear()
+    assert load.fabrics_of(H100)
+    assert load._shipped.cache_info().currsize < len(every) / 3
 
 
 def chosen(world_size: int = 8, hosts: int = 1, **given: object) -> Fabric:

@@ -15,6 +15,7 @@ from shardtoll.cli.inputs import inputs as room
 from shardtoll.ledger import Ledger, Report, analyze, read_run
 from shardtoll.ledger.tables.ledger import shifted_by
 from shardtoll.profiler.traces.job import cache
+from tests import small_traces
 from tests.unit.cli.conftest import Ran, write_run
 
 
@@ -144,3 +145,18 @@ def test_a_kept_report_is_shown_without_pandas_and_analyses(run_folder: Path):
     needless = {"pandas", "shardtoll.analyzers.analyses", "shardtoll.analyzers.context.context"}
     assert needless <= loaded[0]
     assert not needless & loaded[1]
+
+
+def test_a_report_of_a_trace_imports_no_more_than_it_uses(tmp_path: Path):
+    small_traces.write_job(tmp_path / "traces")
+    trace = next(path for path in sorted((tmp_path / "traces").iterdir()) if "json" in path.name)
+    report = ["report", str(trace), "--no-cache", "-o", str(tmp_path / "bill.json")]
+    command = [sys.executable, "-X", "importtime", "-m", "shardtoll.cli", *report]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    loaded = {line.split("|")[-1].strip() for line in done.stderr.splitlines() if "import time:" in line}
+    # Reading and grouping datasets, packed formats, checks of users' patterns.
+    needless = {
+        *("pyarrow.acero", "pyarrow.dataset", "pyarrow.parquet", "ssl", "zstandard"),
+        "shardtoll.profiler.traces.collectives.unambiguous",
+    }
+    assert not needless & loaded

@@ -8,7 +8,8 @@ import pytest
 
 from shardtoll.ledger.foreign.toml_text import toml_tables
 from shardtoll.ledger.records.errors import UsageError
-from shardtoll.profiler.traces.collectives.kernels import Kind, compiled, load_table
+from shardtoll.profiler.traces.collectives.kernels import Kind, load_table
+from shardtoll.profiler.traces.collectives.patterns import compiled
 
 OURS = load_table()
 

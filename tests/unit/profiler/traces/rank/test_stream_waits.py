@@ -91,7 +91,7 @@ def test_all_other_streams_count_where_there_are_no_more(monkeypatch):
 
 def test_a_wait_that_is_taken_is_looked_at_once():
     """Each collective takes the last wait that is left, on a stream that had none."""
-    times, taken, looked = list(range(1000)), {}, 0
+    looked = 0
 
     class Counting(dict[int, int]):
         def __contains__(self, key: object) -> bool:
@@ -100,14 +100,29 @@ def test_a_wait_that_is_taken_is_looked_at_once():
             return super().__contains__(key)
 
     taken = Counting()
-    for wanted in (*reversed(times), None):
-        call = ours._last_call(times, taken, -1, 1000)
-        assert call == wanted
-        if call is not None:
-            taken[call] = call - 1
+    for wanted in reversed(range(1000)):
+        assert ours._last_free(taken, 999) == wanted
+        taken[wanted] = wanted - 1
+    assert ours._last_free(taken, 999) == -1
     assert looked < 5_000
-    assert ours._last_call(times, {999: 998}, 998, 1000) is None
-    assert ours._last_call(times, {999: 998}, 997, 1000) == 998
+
+
+def waited_for(wait: int, *, taken: bool) -> set[int]:
+    """Return what the last work waits for: its stream was launched on at 30, another's at 5."""
+    build = Build().note("ProfilerStep#0", 0, 400)
+    build.work(GEMM, 10, 20, launch=5, stream=1).work(GEMM, 32, 40, launch=30, stream=2)
+    build.call("cudaStreamWaitEvent", wait, wait + 1)
+    if taken:
+        build.work(ALL_REDUCE, 50, 60, launch=45, stream=3)
+    build.work(GEMM, 120, 130, launch=100, stream=2)
+    facts = work_out(build.trace(), TABLE)
+    return {other for waiting, other in waits(facts) if waiting == len(facts.launch) - 1}
+
+
+def test_only_a_wait_since_the_streams_last_launch_counts_and_none_of_a_collective():
+    assert waited_for(31, taken=False) == {0}
+    assert waited_for(30, taken=False) == set()
+    assert waited_for(31, taken=True) == set()
 
 
 def test_compute_waits_only_where_a_wait_was_recorded():
