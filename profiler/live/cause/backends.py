@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 _UNNAMED: Final = "undefined"
 
@@ -36,4 +37,5 @@ def chosen(name: str, config: str, device_type: str | None) -> str:
 
 def backend_of(group: Any = None, device_type: str | None = None) -> str:
     """Return the backend of this rank's `group`, or of the default one, for tensors of `device_type`."""
-    return chosen(str(dist.get_backend(group)), str(dist.get_backend_config(group)), device_type)
+    # torch's own name for it: in a dry run `dist.get_backend` answers what the program asked for.
+    return chosen(str(c10d.get_backend(group)), str(dist.get_backend_config(group)), device_type)

@@ -23,7 +23,8 @@ class Ranks:
         self.distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if self.distributed else 0
         self.size = dist.get_world_size() if self.distributed else 1
-        self.backend = str(dist.get_backend()) if self.distributed else None
+        # torch's own name for it: in a dry run `dist.get_backend` answers what the program asked for.
+        self.backend = str(dist.distributed_c10d.get_backend()) if self.distributed else None
 
     def gather(self, item: T) -> list[T]:
         """Return what every rank gave, by rank."""

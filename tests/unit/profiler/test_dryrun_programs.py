@@ -455,6 +455,15 @@ def test_a_mistake_of_the_program_is_not_logged_by_torch(caplog: pytest.LogCaptu
     assert not logging.getLogger("torch._subclasses.fake_tensor").disabled
 
 
+def test_no_other_rank_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        trained(nn.Linear(16, 16).cuda())
+
+    assert recorded(train, world=4).run.backend == "fake"
+    assert not caplog.records
+
+
 def test_ranks_meet_in_the_store_and_keep_values_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
     kept: list[bytes] = []
