@@ -182,6 +182,8 @@ class Row:
     def none_expected(self) -> Iterator[None]:
         """Fail when the test that runs inside leaves something behind."""
         before, self._end = self._end or take(), None
+        # Marks give each test filters of its own.
+        before.states["warnings filters"] = list(warnings.filters)
         yield
         self._end = take()
         lines = left(before, self._end)
