@@ -1,8 +1,8 @@
 """Measures how plainly shardtoll speaks: lengths of sentences and ruled-out words in texts, docs, comments.
 
 `python docs/voice.py [ROOT]` prints the figures of a checkout; `--list` prints each ruled-out word with its
-place, `--long N` the N longest sentences. `tests/test_voice.py` holds both
-kinds of text to zero ruled-out words.
+place, `--long N` the N longest sentences. `tests/test_voice.py` holds all
+three kinds of text to zero ruled-out words.
 """
 
 from __future__ import annotations

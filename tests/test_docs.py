@@ -297,3 +297,7 @@ def test_folders_of_the_layout_exist():
     folders = re.findall(r"^(\w+)/", layout, flags=re.MULTILINE)
     assert folders
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+    texts = re.split(r"^\w+/", layout, flags=re.MULTILINE)[1:]
+    for root, text in zip(folders, texts, strict=True):
+        below = re.findall(r"(\w+)/", text)
+        assert [folder for folder in below if not (ROOT / root / folder).is_dir()] == []

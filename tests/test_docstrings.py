@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOTS = ("ledger", "profiler", "analyzers", "dashboards", "cli")
 HERE = Path(__file__).parents[1]
-REFERENCE = re.compile(rf"`((?:{'|'.join(ROOTS)})(?:\.[a-z_]+)+)`")
+REFERENCE = re.compile(rf"`((?:{'|'.join(ROOTS)})(?:\.[A-Za-z_]+)+)`")
 FILES = sorted(path for root in ROOTS for path in (HERE / root).rglob("*.py"))
 
 

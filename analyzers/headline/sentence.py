@@ -80,7 +80,7 @@ def _weighed(context: Context, findings: Sequence[Finding]) -> Said:
     """Return what the sentence says. All parts of the step are weighed, in this order:
 
     1. what costs more than communication (`_leading`): equal batches, a host that others wait for, copies,
-       idle time, unattributed time;
+       idle time, a host within it, unattributed time;
     2. records that forbid a verdict: no device timeline, collectives that are counted and not listed;
     3. communication (`communication.of_communication`).
     """

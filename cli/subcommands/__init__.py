@@ -1,4 +1,4 @@
-"""Commands below `budget` and `fabrics`.
+"""Commands below `budget`, `fabrics` and `forecast`.
 
 It may import `analyzers.budget`, `analyzers.forecast.compute`, `analyzers.forecast.dry`,
 `analyzers.forecast.plan`, `analyzers.forecast.rescale`, `analyzers.forecast.rows`, `analyzers.roofline`,

@@ -1,4 +1,4 @@
-"""Answers of analyses other than findings: budgets, comparisons, verifications, rooflines, HTA.
+"""Answers other than findings: of budgets, comparisons, verifications, what-ifs, hangs, plans, advice.
 
 It may import `ledger.foreign`, `ledger.measured`, `ledger.records`.
 Start reading in `comparison`.

@@ -1,4 +1,4 @@
-"""Peak memory of a training plan on the GPU of rank 0, by category: a forecast. Bytes, 1 GiB = 2**30."""
+"""Forecast peak memory of a training plan on the rank that needs most, by category. Bytes, 1 GiB = 2**30."""
 
 from __future__ import annotations
 

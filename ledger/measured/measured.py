@@ -59,7 +59,7 @@ class Timings:
     """Times of one op between the ranks of one group, by message size."""
 
     op: str
-    """One of `ledger.volume.OPS`."""
+    """One of `ledger.records.volume.OPS`."""
     ranks: int
     nodes: int
     """Hosts that the group's ranks are on."""

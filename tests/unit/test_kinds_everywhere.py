@@ -15,11 +15,8 @@ from shardtoll.dashboards.words.kind_words import WORDS
 from shardtoll.ledger import KINDS
 
 ROOT: Final = Path(__file__).parents[2]
-NOT_OF_ANALYSES: Final = {
-    *("wrong-gradient", "replica-drift", "unsynced-parameter", "missing-zero-grad", "non-finite"),
-    *("identical-shards", "hang"),
-}
-"""Found while the job runs or hangs, not from its record."""
+NOT_OF_ANALYSES: Final = {"hang"}
+"""Found by `analyzers/hang` from other records than the ledger."""
 
 
 def places() -> dict[str, Collection[str]]:

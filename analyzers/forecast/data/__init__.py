@@ -1,1 +1,2 @@
-"""Packaged data of the forecast: measured compute and fitted constants, each with its source; no code."""
+"""Packaged data of the forecast: models, measured compute, networks and
+fitted constants, each with its source; no code."""

@@ -3,6 +3,7 @@
 It may import `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.foreign`.
 The memory of dry runs is in `analyzers.forecast.dry.memory`.
 Start reading in `peak`, which is for plans; `allocator` replays any list of allocations.
+`memory_fits` has the band; `ledger.answers.plan_memory.fits_in` says whether it fits.
 """
 
 from typing import TYPE_CHECKING

@@ -13,7 +13,8 @@ from shardtoll.ledger.answers.plan_memory import CATEGORIES, Category, MemoryBan
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 CONTEXT_BYTES: Final = 550 << 20
-"""CUDA context with cuBLAS and the kernels of torch on an H100."""
+"""CUDA context with cuBLAS and the kernels of torch on an H100. Published plans are fitted with it. A dry
+run, whose storages no row states, has its own in `analyzers.forecast.dry.memory`."""
 COMMUNICATOR_BYTES: Final = 150 << 20
 """NCCL's buffers and code for one process group, outside the allocator."""
 _HOST_BOUND_S: Final = 0.13

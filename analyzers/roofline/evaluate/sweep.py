@@ -55,7 +55,7 @@ class Sweep:
     nodes: int
     ranks: int
     op: str
-    """A name in `ledger.volume.OPS`."""
+    """A name in `ledger.records.volume.OPS`."""
     points: tuple[SweepPoint, ...]
     """By size, ascending; a size may come more than once."""
     settings: str = ""

@@ -49,7 +49,7 @@ class Curve:
     """One op between `ranks` ranks on `nodes` hosts, sorted by message size."""
 
     op: str
-    """One of `ledger.volume.OPS`."""
+    """One of `ledger.records.volume.OPS`."""
     ranks: int
     nodes: int
     points: tuple[CurvePoint, ...]

@@ -1,4 +1,4 @@
-"""A rank's work between one collective of a group and the next: see `ledger.stall.Leadup`."""
+"""A rank's work between one collective of a group and the next: see `ledger.records.stall.Leadup`."""
 
 from __future__ import annotations
 

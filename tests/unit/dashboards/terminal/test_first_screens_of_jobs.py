@@ -1,6 +1,6 @@
 """First screens of real and made-up jobs: golden files of 24 lines, 100 columns, each read by somebody.
 
-The reports below tests/data/first_screens were made once by the commands in its README; what is shown of them
+The reports below tests/data/first_screens were made once, by `tests/stored_reports.py`; what is shown of them
 does not depend on this machine. Traces are analysed anew.
 """
 
