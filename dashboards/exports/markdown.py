@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.applies import duration
 from shardtoll.dashboards.facts.first_screen import together
 from shardtoll.dashboards.facts.first_screen.first_facts import more_like
 from shardtoll.dashboards.facts.first_screen.first_rows import Row, rows
@@ -85,8 +86,7 @@ def _row(row: Row) -> list[str]:
         human.runs(row.numbers),
         f"{finding.severity} **{plain(finding.kind)}**",
         plain(row.place or finding.where.label(), 80 if row.place is None else 160),
-        human.duration(finding.toll_ns),
-        human.duration(finding.remedy_saves_ns),
+        *(duration(finding, name) for name in ("toll", "saving")),
         plain(finding.title, 200) + (f"; {plain(more, 160)}" if more else ""),
     ]
 
@@ -120,9 +120,9 @@ def _details(number: int, finding: Finding) -> list[str]:
     facts += [("place", plain(line, 300)) for line in summary.occurrences(finding)]
     facts += [
         ("ranks", human.runs(finding.ranks)),
-        ("toll per step", human.duration(finding.toll_ns)),
-        ("floor", human.duration(finding.floor_ns)),
-        ("saving", human.duration(finding.remedy_saves_ns)),
+        ("toll per step", duration(finding, "toll")),
+        ("floor", duration(finding, "floor")),
+        ("saving", duration(finding, "saving")),
         ("confidence", finding.confidence),
         *(
             (plain(evidence.label, 80), plain(human.quantity(evidence.value, evidence.unit), 300))

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.ledger import Finding
+from shardtoll.ledger.words import human
+
+NONE: Final = "–"
+"""How a figure is shown that a kind does not have."""
 
 _OF_FAMILY: Final = {
     "correctness": ("bytes", "toll", "floor", "saving"),
@@ -23,3 +27,10 @@ def applies(finding: Finding, name: str) -> bool:
     if name == "saving" and finding.remedy is not None and finding.remedy.measures:
         return False
     return name not in _OF_KIND.get(finding.kind, _OF_FAMILY.get(finding.family, ()))
+
+
+def duration(finding: Finding, name: str) -> str:
+    """Return the `toll`, `floor` or `saving` of the finding as text."""
+    values = {"toll": finding.toll_ns, "floor": finding.floor_ns, "saving": finding.remedy_saves_ns}
+    value = values[name]
+    return NONE if value is None and not applies(finding, name) else human.duration(value)

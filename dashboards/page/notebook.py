@@ -6,6 +6,7 @@ from html import escape
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.applies import duration
 from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.page.html.page_bill import safe
 from shardtoll.dashboards.words.text import clip
@@ -46,8 +47,6 @@ def _row(number: int, finding: Finding) -> list[str]:
         safe(clip(finding.where.label(), 160)),
         human.number(finding.count),
         human.size(finding.bytes),
-        human.duration(finding.toll_ns),
-        human.duration(finding.floor_ns),
-        human.duration(finding.remedy_saves_ns),
+        *(duration(finding, name) for name in ("toll", "floor", "saving")),
         remedy,
     ]

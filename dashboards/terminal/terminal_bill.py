@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.facts import replayed_words, summary
-from shardtoll.dashboards.facts.applies import applies
+from shardtoll.dashboards.facts.applies import NONE, applies
 from shardtoll.dashboards.facts.first_screen import first_facts, together
 from shardtoll.dashboards.terminal.coded import CODE_STYLE, coded
 from shardtoll.dashboards.terminal.fitted import tight
@@ -103,9 +103,6 @@ def _occurrences(finding: Finding) -> list[str]:
     return lines
 
 
-_NONE: Final = "–"
-
-
 def _saved(saving_ns: float | None) -> str:
     return "none" if saving_ns == 0 else human.duration(saving_ns)
 
@@ -118,14 +115,14 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
         "saving": (finding.remedy_saves_ns, _saved),
     }
     return [("count", human.number(finding.count))] + [
-        (name, _NONE if value is None and not applies(finding, name) else shown(value))
+        (name, NONE if value is None and not applies(finding, name) else shown(value))
         for name, (value, shown) in figures.items()
     ]
 
 
 def _figures(finding: Finding) -> Text:
     """Return a finding's cost and count as one line; nothing if that is only `once`."""
-    numbers = [(name, value) for name, value in _numbers(finding) if value != _NONE]
+    numbers = [(name, value) for name, value in _numbers(finding) if value != NONE]
     (_, count), *costs = numbers
     line = Text()
     if finding.toll_ns is not None:

@@ -109,10 +109,12 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     if not any(finding.toll_ns for finding in above):
         return []
     finding = report.findings[largest - 1]
-    most = max(each.saving_ns or 0 for each in above)
-    if finding.saving_ns is not None and finding.saving_ns < most:
-        why = f"but its fix saves at most {human.duration(finding.saving_ns)}" if finding.saving_ns else ""
+    most, saves_ns = max(each.remedy_saves_ns or 0 for each in above), finding.remedy_saves_ns
+    if saves_ns is not None and saves_ns < most:
+        why = f"but its fix saves at most {human.duration(saves_ns)}" if saves_ns else ""
         why = why or "but its fix alone saves nothing"
+    elif finding.remedy is not None and finding.remedy.measures:
+        why = "but how to fix it takes a measurement first"
     elif finding.kind == "straggler":
         if len(finding.ranks) == 1:
             return []

@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from shardtoll.dashboards.facts import replayed_words, summary
-from shardtoll.dashboards.facts.applies import applies
+from shardtoll.dashboards.facts.applies import applies, duration
 from shardtoll.dashboards.facts.first_screen import together
 from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.words.text import clean, clip
@@ -49,9 +49,9 @@ def _finding(number: int, finding: Finding, dearest: int, run: Run) -> str:
         f'<span class="rank">{number}</span>'
         f'<span class="kind"><b class="badge">{finding.severity}</b> {escape(finding.kind)}</span>'
         f'<span class="title">{title}</span>'
-        f'<span class="num toll" data-name="toll">{bar}{_time(finding.toll_ns)}</span>'
-        f'<span class="num" data-name="floor">{_time(finding.floor_ns)}</span>'
-        f'<span class="num" data-name="saving">{_time(finding.remedy_saves_ns)}</span>'
+        f'<span class="num toll" data-name="toll">{bar}{_time(finding, "toll")}</span>'
+        f'<span class="num" data-name="floor">{_time(finding, "floor")}</span>'
+        f'<span class="num" data-name="saving">{_time(finding, "saving")}</span>'
         f'</summary><div class="body">{body}</div></details>'
     )
 
@@ -61,8 +61,9 @@ def _toll(finding: Finding) -> str:
     return "" if finding.toll_ns is None else f' data-toll="{finding.toll_ns}"'
 
 
-def _time(ns: int | None) -> str:
-    return human.duration(ns) if ns is not None else f'<em class="unknown">{human.UNKNOWN}</em>'
+def _time(finding: Finding, name: str) -> str:
+    text = duration(finding, name)
+    return f'<em class="unknown">{text}</em>' if text == human.UNKNOWN else text
 
 
 def _bytes(count: int | None) -> str:

@@ -28,7 +28,7 @@ def test_it_says_what_is_dearest_and_how_the_step_divides(tmp_path: Path):
     assert text.startswith("## shardtoll: 1 error, 1 warning, 1 note\n\n1 error to fix first: ")
     _, _, *rows = cells(text)
     assert [row[:5] for row in rows] == [
-        ["1", "error **wrong-gradient**", "blocks.0.mlp.weight", "unknown", "unknown"],
+        ["1", "error **wrong-gradient**", "blocks.0.mlp.weight", "–", "–"],
         ["2", "warning **implicit-redistribute**", "train.py:42 (step)", "9.40 ms", "8.20 ms"],
         ["3", "info **latency-bound**", "group world", "820 µs", "unknown"],
     ]

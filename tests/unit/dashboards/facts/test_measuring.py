@@ -10,6 +10,7 @@ from shardtoll.dashboards.exports import markdown, sarif
 from shardtoll.dashboards.facts.applies import applies
 from shardtoll.dashboards.facts.first_screen import first_facts
 from shardtoll.dashboards.facts.first_screen.legend import legend
+from shardtoll.dashboards.page import notebook
 from shardtoll.dashboards.page.html.page_bill import bill
 from shardtoll.dashboards.terminal import terminal
 from shardtoll.ledger import Finding, Remedy, Report, Where
@@ -42,6 +43,12 @@ def test_only_a_fix_has_a_saving(measures: bool, capsys: pytest.CaptureFixture[s
     shown = " ".join(capsys.readouterr().out.split())
     assert (shown.count("7.00 ms") > 1) != measures, "the detail alone names it"
     page = bill(report)
+    # Not unknown: there is none.
+    assert ('data-name="saving">–' in page, "| saving | – |" in markdown.markdown(report)) == (
+        measures,
+        measures,
+    )
+    assert ("7.00 ms</td>" in notebook.render(report)) != measures
     assert ('data-name="saving">7.00 ms' in page) != measures
     assert ("| 7.00 ms |" in markdown.markdown(report)) != measures
     # The finding whole says what a fix would save, so that verify has a promise to hold it to.

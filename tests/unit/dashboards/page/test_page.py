@@ -221,7 +221,11 @@ def test_the_title_of_a_tab_is_short_whatever_the_verdict_is():
 
 def test_unknown_is_a_word(ordinary: str):
     first = ordinary[ordinary.index('id="finding-1"') : ordinary.index('id="finding-2"')]
-    assert first.count('<em class="unknown">unknown</em>') == 3
+    third = ordinary[ordinary.index('id="finding-3"') :]
+    assert 'data-name="saving"><em class="unknown">unknown</em>' in third
+    # A wrong gradient has no toll that one could know.
+    assert [first.count(f'data-name="{name}">–') for name in ("floor", "saving")] == [1, 1]
+    assert "unknown" not in first[: first.index('<div class="body">')]
     assert "0 ns" not in first
 
 

@@ -123,6 +123,14 @@ def test_a_larger_toll_below_a_larger_saving_is_said_to_be_one():
     ]
 
 
+def test_a_remedy_that_only_measures_saves_nothing_next_to_the_largest_toll():
+    remedy = Remedy("Record again with trace=True.", measures=True)
+    late = replace(priced("straggler", "info", 12, 3), remedy=remedy)
+    assert together.of_largest_toll(of(priced("host-sync", "warning", 9, 9), late), [1, 2]) == [
+        "Finding 2 has the largest toll, 12.0 ms, but how to fix it takes a measurement first."
+    ]
+
+
 def test_findings_that_differ_in_numbers_and_places_only_share_a_row():
     def exposed(toll_ms: int, saving_ms: int, source: str, text: str) -> Finding:
         found = priced("exposed-communication", "info", toll_ms, saving_ms)
