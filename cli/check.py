@@ -99,8 +99,6 @@ def _check(
     width: int | None,
 ) -> bool:
     """Check each job, print and write the overruns, and return whether all is within the budget."""
-    import os
-
     from shardtoll.analyzers.budget.against_budget import judge
     from shardtoll.cli.inputs.inputs import load_reports, sort_inputs
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
@@ -126,8 +124,6 @@ def _check(
 
 
 def _annotate(check: BudgetCheck, *, as_json: bool) -> None:
-    import os
-
     from shardtoll.dashboards.check.annotations import source_files, workflow_commands
 
     root = os.environ.get("GITHUB_WORKSPACE", os.curdir)

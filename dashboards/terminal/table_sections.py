@@ -26,8 +26,6 @@ _HEADS: Final = ("op", "group", "calls", "message", "wire", "exposed", "floor", 
 _WORDS: Final = (0, 1)
 """Columns of names; the others are numbers."""
 
-_LATE_NAME: Final = 40
-
 _LATE_WORDS: Final = (1, 2)
 """Columns of names; the others are numbers."""
 
@@ -70,7 +68,7 @@ def late(report: Report, width: int) -> list[RenderableType]:
     late_rows, total = late_ranks(report)
     if not late_rows:
         return []
-    rows = [[clip(cell, _LATE_NAME) for cell in row.cells()] for row in late_rows]
+    rows = [[clip(cell, _NAME) for cell in row.cells()] for row in late_rows]
     head = Text("the late rank of each collective", style="bold")
     head.append("; longest wait first, each matched over all ranks of its group", style="not bold")
     shown: list[RenderableType] = [Text(), head]
