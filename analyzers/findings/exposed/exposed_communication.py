@@ -10,7 +10,7 @@ import pandas as pd
 
 from shardtoll.analyzers.bounds.comm_bounds import most_free_compute_ns
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.exposed import ddp_buckets, exposed_remedies
+from shardtoll.analyzers.findings.exposed import ddp_buckets, exposed_remedies, sharded_blocks
 from shardtoll.analyzers.findings.habits import expert_imbalance
 from shardtoll.analyzers.findings.habits.billed import billed_as_habits
 from shardtoll.analyzers.findings.needless import (
@@ -136,7 +136,8 @@ def find(context: Context) -> list[Finding]:
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
     for line in tally(rest, ("all",), VALUES, context.timed).lines:
         if _share(context, line) >= LEAST_SHARE:
-            small = _rest(context, line, len(result.lines) - len(large))
+            most = max((each for each in result.lines if each not in large), key=_exposed_ns)
+            small = _rest(context, line, len(result.lines) - len(large), most)
             findings.append(replace(small, rows=Rows.of(collectives=rest.index)))
     return findings
 
@@ -194,7 +195,7 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
             module=module,
             parameter=line.text("parameter") if line.count == 1 else None,
         ),
-        _remedy(context, line, message_bytes) if alone is None else alone.remedy,
+        _remedy(context, line, message_bytes, module) if alone is None else alone.remedy,
         alone,
         only_hides=alone is None and _only_hides(context, line, message_bytes),
         left=_left(line, message_bytes),
@@ -221,22 +222,31 @@ def _only_hides(context: Context, line: Line, message_bytes: int | None) -> bool
     return exposed_remedies.can_only_hide(line.text("caused_by_op") or "", op, phase, message_bytes)
 
 
-def _remedy(context: Context, line: Line, message_bytes: int | None) -> Remedy:
+def _remedy(context: Context, line: Line, message_bytes: int | None, module: str | None) -> Remedy:
     op, phase = str(line.first["op"]), str(line.first["phase"])
     served = serving_remedies.exposed(op) if context.serves else None
     if served is not None:
         return Remedy(served.text, served.code, exposed_remedies.COUNTERFACTUAL)
     cause = line.text("caused_by_op") or ""
-    torch = context.ledger.run.torch
-    return exposed_remedies.remedy(cause, op, phase, message_bytes, torch, count=line.count)
+    torch, count = context.ledger.run.torch, line.count
+    sharded = None
+    if not too_small_shards(cause, message_bytes, count):
+        sharded = sharded_blocks.remedy(context, cause, module, line.text("parameter"))
+    return sharded or exposed_remedies.remedy(cause, op, phase, message_bytes, torch, count=count)
 
 
-def _rest(context: Context, line: Line, places: int) -> Finding:
+def _exposed_ns(line: Line) -> int:
+    return line.figures["exposed_ns"] or 0
+
+
+def _rest(context: Context, line: Line, places: int, most: Line) -> Finding:
+    """Return the finding of all small places, with the advice for the one that costs most of them."""
     what = (
         f"{in_steps(line.each, 'collective')} at {times(places, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
-    return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""), only_hides=True)
+    advice = _remedy(context, most, None, None)
+    return _made(context, line, what, Where(), advice, only_hides=_only_hides(context, most, None))
 
 
 def _made(

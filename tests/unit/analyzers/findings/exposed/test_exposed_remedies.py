@@ -172,3 +172,55 @@ def test_larger_blocks_save_latency_and_no_bytes() -> None:
     changed = report.whatif(report.findings.index(finding) + 1)
     assert changed.saving_ns == pytest.approx(6.5 * MS, rel=0.01)
     assert left_by_larger(63_000, 200) > 0.95, "their bytes stay"
+
+
+@pytest.mark.parametrize(
+    ("cause", "op", "module", "says", "code"),
+    [
+        (
+            "FSDP.post_backward",
+            "reduce_scatter",
+            "",
+            "reduced after all of backward",
+            "fully_shard(model.tok)",
+        ),
+        ("FSDP.unshard", "all_gather", "", "gathered before the first block", "fully_shard(model.tok)"),
+        ("FSDP1.unshard", "all_gather", "", "groups of their own", "FullyShardedDataParallel(model.tok)"),
+        ("FSDP.post_backward", "reduce_scatter", "blocks.1", "sharded each for itself already", "last_micro"),
+        ("FSDP1.post_backward", "reduce_scatter", "blocks.1", "already", "model.no_sync()"),
+        (
+            "FSDP.unshard",
+            "all_gather",
+            "blocks.1",
+            "while this one computes",
+            "set_modules_to_forward_prefetch",
+        ),
+    ],
+)
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_model_whose_blocks_are_sharded_is_not_asked_to_shard_them(
+    cause: str, op: str, module: str, says: str, code: str, blocks: bool
+) -> None:
+    fsdp = cause.partition(".")[0]
+    rows = on_ranks((0, 1), op=op, phase="forward", caused_by_op=cause, module=module,
+                    parameter="tok.weight, ... (5 parameters)")  # fmt: skip
+    hidden = on_ranks((0, 1), seq=9, op="all_gather", phase="forward", caused_by_op=f"{fsdp}.unshard",
+                      module="layers.0" if blocks else "", exposed_ns=0)  # fmt: skip
+    findings = run(ledger([*rows, *hidden])).findings
+    (finding,) = (each for each in findings if each.where.module == module)
+    assert finding.remedy is not None
+    of_blocks = blocks or module != ""
+    assert (says in finding.remedy.text) == of_blocks
+    assert (code in (finding.remedy.code or "")) == of_blocks
+
+
+def test_many_small_places_have_the_advice_for_the_one_that_costs_most() -> None:
+    rows = [
+        *on_ranks((0, 1), op="all_gather", phase="forward", caused_by_op="FSDP.unshard", module="blocks.0",
+                  exposed_ns=9 * MS // 10, duration_ns=MS),
+        *on_ranks((0, 1), seq=9, op="broadcast", phase="forward", caused_by_op="broadcast",
+                  exposed_ns=MS // 2, duration_ns=MS),
+    ]  # fmt: skip
+    (finding,) = (each for each in run(ledger(rows)).findings if "places" in each.title)
+    assert finding.remedy is not None
+    assert "forward_prefetch" in (finding.remedy.code or "")
