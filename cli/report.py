@@ -99,7 +99,7 @@ def command(
       shardtoll report traces/rank0.json.gz --no-cache
       shardtoll report nsys/rank0.sqlite
       shardtoll report traces --hta
-      shardtoll report runs/a --finding 1,3
+      shardtoll report runs/a --finding 1
       shardtoll report runs/a --show steps,late
       shardtoll report runs/a --all
       shardtoll report runs/a

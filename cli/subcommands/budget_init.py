@@ -70,7 +70,9 @@ def command(
             "then write the budget anew with --force.",
             err=True,
         )
-    typer.echo(f"wrote {output}\n\nto check a run: shardtoll check RUN --budget {output}")
+    timed = made.budget.limits.max_step_ms is not None
+    limits = "" if timed else f"; no limit on the step's time: {output} says why"
+    typer.echo(f"wrote {output}{limits}\n\nto check a run: shardtoll check RUN --budget {output}")
 
 
 def _share(text: str) -> float:

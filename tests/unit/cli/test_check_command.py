@@ -125,6 +125,8 @@ def test_a_run_keeps_the_budget_that_init_wrote(shardtoll, run_folder: Path):
     assert "wrote budget.toml" in ran.out
     text = Path("budget.toml").read_text()
     assert "max_collectives = 6\n" in text
+    without_time = "# max_step_ms: not written" in text
+    assert ("no limit on the step's time: budget.toml says why" in ran.out) == without_time
     assert '[group."tp"]\n' in text
     assert shardtoll("check", run_folder).code == 0
     assert shardtoll("budget", "init", run_folder, "--force", "--slack", "50%").code == 0
