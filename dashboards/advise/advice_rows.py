@@ -61,7 +61,7 @@ def sections(advice: Advice) -> Iterator[Section]:
         yield Section("What decided", ("question", "number", "answer"), rows)
     if advice.ties:
         yield Section(
-            "The advised layout, and others whose band overlaps that of the fastest",
+            "The advised layout, and the simplest whose band overlaps that of the fastest",
             _LAYOUT_HEADS, tuple(map(layout_row, advice.ties)), _TIES_LEAD,
         )  # fmt: skip
     if advice.current is not None:
@@ -97,7 +97,12 @@ def sections(advice: Advice) -> Iterator[Section]:
             _UNCERTAIN_LEAD,
         )  # fmt: skip
     if advice.others:
-        yield Section("Other fast layouts that fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
+        # The list above is short: some of these may overlap too.
+        overlap = advice.fastest is not None and advice.others[0].step_ns.low <= advice.fastest.step_ns.high
+        title = (
+            "The next fastest that fit; bands of some overlap too" if overlap else "The next fastest that fit"
+        )
+        yield Section(title, _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
 
 
 def _scaling(advice: Advice) -> Section:

@@ -12,7 +12,8 @@ from shardtoll.analyzers.advise.question_file import count_of, question_of
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.dashboards.advise.advice_rows import lines, sections
 from shardtoll.ledger import UsageError
-from shardtoll.ledger.answers.advice import Question, advice_to_json
+from shardtoll.ledger.answers.advice import Advice, Candidate, Question, advice_to_json
+from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape
 from shardtoll.ledger.words import human
 
@@ -210,6 +211,18 @@ def test_the_upper_band_is_the_margin_and_what_may_not_fit_is_listed_and_not_cho
     assert row[0] == advice.uncertain[0].words
     assert row[-1].endswith(" may not fit")
     assert {row[-1] for row in shown["What the next lever buys"].rows} == {"yes", "maybe", "no"}
+    # Only the simplest of those that overlap stand with the advised one: the title of the rest says so.
+    for others, said in ((advice.others, True), (slow_of(advice), False)):
+        titles = [part.title for part in sections(replace(advice, others=others))]
+        (title,) = (each for each in titles if each.startswith("The next fastest that fit"))
+        assert title.endswith("bands of some overlap too") == said
+
+
+def slow_of(advice: Advice) -> tuple[Candidate, ...]:
+    """Return one layout that is slower than the fastest for sure."""
+    assert advice.fastest is not None
+    high = 2 * advice.fastest.step_ns.high
+    return (replace(advice.others[0], step_ns=Band(high, high, high)),)
 
 
 def test_a_share_of_memory_refuses_more(small_advice) -> None:  # type: ignore[no-untyped-def]
