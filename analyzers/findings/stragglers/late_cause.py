@@ -29,6 +29,8 @@ class Cause(Struct, frozen=True):
     """As it stands in a sentence."""
     more_ns: Mapping[str, float] = field(default_factory=dict)
     """Part of `lateness.CAUSES` -> how much longer it takes per step."""
+    lines: str | None = None
+    """As `LatePlace.lines`."""
 
 
 def cause_of(context: Context, late: pd.DataFrame) -> Cause:
@@ -59,10 +61,11 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     if table.empty and first in ("compute_ns", "host_ns"):
         where_late = late_place(context, late, first)
         if where_late is not None:
-            parts += (
-                Evidence("longest of it in one place, per step", round(where_late.longer_ns * timed), "ns"),
-            )
-            return Cause(first, parts, where_late.where, f"{clause}, most {where_late.clause}", sums)
+            # A median over steps; all of it is a mean.
+            longest_ns = min(where_late.longer_ns * timed, sums[first])
+            parts += (Evidence("longest of it in one place, per step", round(longest_ns), "ns"),)
+            clause = f"{clause}, most {where_late.clause}"
+            return Cause(first, parts, where_late.where, clause, sums, where_late.lines)
     if first != "compute_ns" or table.empty:
         return Cause(first, parts, clause=clause, more_ns=sums)
     longest = int(np.argmax(table["compute_ns"].to_numpy(dtype=np.float64)))

@@ -91,6 +91,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
                 on_cpu=host_computes(context),
                 serves=context.serves,
                 device=context.ledger.run.device,
+                lines=cause.lines,
             ),
             counterfactual="the same step with this rank arriving with the second-to-last one",
             measures=late_remedies.measures(cause.part),

@@ -36,6 +36,8 @@ class LatePlace(Struct, frozen=True):
     """As it stands in a sentence: `in backward of blocks.1`."""
     longer_ns: int
     """Per step, in the step in the middle."""
+    lines: str | None = None
+    """Next to which lines of code a gap is: `after t.py:4 and before its backward`."""
 
 
 def late_place(context: Context, late: pd.DataFrame, part: str | None) -> LatePlace | None:
@@ -165,10 +167,10 @@ def _of_gap(piece: dict[str, object], longer: float, ended: str | None, source: 
         # From one micro-batch to the next it is in neither.
         inside = f"between {phases[0]} and {phases[1]}" if source else sides
         if source and ended:
-            return LatePlace(where, f"{inside}, {_lines(phases, ended, source)}", round(longer))
-    return LatePlace(
-        where, f"{inside}, before {_work(phases[1], source)}" if source else inside, round(longer)
-    )
+            lines = _lines(phases, ended, source)
+            return LatePlace(where, f"{inside}, {lines}", round(longer), lines)
+    before_line = f"before {_work(phases[1], source)}" if source else None
+    return LatePlace(where, f"{inside}, {before_line}" if before_line else inside, round(longer), before_line)
 
 
 def _work(phase: str, source: str) -> str:

@@ -80,10 +80,12 @@ def remedy(
     on_cpu: bool,
     serves: bool = False,
     device: str | None = None,
+    lines: str | None = None,
 ) -> tuple[str, str | None]:
     """Return text and code for the part that is longer most; general advice if it is not known.
 
     `serves`: the job is inference. `device`: the device's name, which decides by which tool clocks are read.
+    `lines`: next to which lines the rank spends time outside operators, as `after t.py:4 and before t.py:5`.
     """
     served = serving_remedies.late(part, rank) if serves else None
     if served is not None:
@@ -150,6 +152,13 @@ def remedy(
             "rank spends time there, as in loading without a DataLoader, logging, saving. Do it less often, "
             "on all ranks in turn, or in a thread.",
             "if step % 100 == 0:  # not in every step\n    log(metrics)",
+        )
+    if on_cpu and lines is not None:
+        return (
+            f"Look at the code {lines}: only rank {rank} sleeps, loads data, or reads and writes files "
+            "there. While it runs, `py-spy dump --pid PID` shows where its thread is.",
+            f"if dist.get_rank() == {rank}:\n"
+            "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )
     if on_cpu:
         return (

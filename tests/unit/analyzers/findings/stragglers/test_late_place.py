@@ -102,6 +102,12 @@ def test_the_lines_next_to_a_gap_are_named(number: int, clause: str) -> None:
     report = run(ledger(collectives, steps=steps, computes=computes))
     (finding,) = (f for f in report.findings if f.kind == "straggler")
     assert clause in finding.title
+    lines = clause[clause.index("after" if number == 2 else "before t.py" if number == 1 else "before the") :]
+    assert finding.remedy is not None
+    assert finding.remedy.text.startswith(f"Look at the code {lines}: only rank {LATE} sleeps")
+    figures = {each.label: each.value for each in finding.evidence}
+    whole = next(value for label, value in figures.items() if label.startswith("more time outside operators"))
+    assert figures["longest of it in one place, per step"] <= whole
 
 
 def test_a_gap_between_phases_names_the_work_on_both_sides() -> None:
