@@ -195,8 +195,8 @@ def notes(before: Side, after: Side) -> tuple[str, ...]:
             slow = ", ".join(map(str, side.slow_start))
             out += f" (step {slow} as slow against the rest; --warm-up N says how many)"
         said.append(
-            f"{word}: {side.timed_steps} {side.level} steps timed, {side.surveyed_steps} with operators "
-            f"on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
+            f"{word}: {times(side.timed_steps, f'{side.level} step')} timed, {side.surveyed_steps} with "
+            f"operators on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
         )
     few = min(before.surveyed_steps, after.surveyed_steps)
     if few < LEAST_STEPS <= min(before.timed_steps, after.timed_steps):

@@ -436,6 +436,7 @@ def test_one_step_of_each_of_two_forecasts_is_enough():
     assert found.headline.startswith("a step takes ")
     assert "longer (+10 %)" in found.headline
     assert not any("surer" in words for words in found.warnings)
+    assert found.notes[0].startswith("before: 1 surveyed step timed, 1 with operators on record;")
     adds_up(found)
 
 
