@@ -114,19 +114,14 @@ def _rounded(value: float | None, unit: str | None) -> float | None:
     return round(value, 2) if unit is None else round(value)
 
 
-def shown_whole(verification: Verification) -> list[Judged]:
-    """Return the judged findings that decide, or that something became of."""
-    return [judged for judged in verification.findings if not judged.is_open]
-
-
 def still_open(verification: Verification) -> list[str]:
-    """Return a line for each judged finding that decides nothing and is still there, the first few."""
-    return _in_a_line([judged for judged in verification.findings if judged.is_open])
+    """Return a line for each of the others that promised a saving and did not shrink, the first few."""
+    return _in_a_line([judged for judged in verification.also if judged.promised and not judged.shrank])
 
 
 def also(verification: Verification) -> list[str]:
-    """Return a line for each warning that was not judged, the first few."""
-    return _in_a_line(verification.also)
+    """Return a line for each warning that promised no saving and decides nothing, the first few."""
+    return _in_a_line([judged for judged in verification.also if not judged.promised])
 
 
 def _in_a_line(every: Sequence[Judged]) -> list[str]:
