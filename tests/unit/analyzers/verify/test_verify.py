@@ -14,6 +14,7 @@ from shardtoll.analyzers.two_runs.pair import TwoRuns
 from shardtoll.analyzers.verify.verify import _left, verify
 from shardtoll.dashboards.verify import verdict
 from shardtoll.dashboards.verify.verdict import figures as verdict_lines
+from shardtoll.dashboards.words.text import answer
 from shardtoll.ledger import KINDS, Count, Figure, Finding, Notice, Report, UsageError, Where
 from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.verification import Quantity, Verification, verification_to_json
@@ -138,6 +139,50 @@ def test_all_that_promised_a_saving_is_looked_at_unless_findings_are_named():
     only = verified(report([bill[2]]), report([bill[2]]))
     assert (only.findings, [one.verdict for one in only.also], only.passed) == ((), ["still there"], True)
     assert not verified(report([bill[2]]), report([bill[2]]), "wide-dtype").passed, "a named one decides"
+
+
+LATE, BOUND, SYNCED = (
+    finding(kind, where=Where(phase="forward"), saving_ns=saving)
+    for kind, saving in (("straggler", 8 * MS), ("exposed-communication", 8 * MS), ("host-sync", None))
+)
+
+
+@pytest.mark.parametrize(
+    ("bill", "left", "wanted", "said"),
+    [
+        ([finding()], [], (), "1 of 1 finding gone"),
+        ([finding(), finding("wide-dtype")], [finding()], (), "1 of 2 findings gone"),
+        ([finding(), LATE, BOUND, SYNCED], [BOUND], (), "1 of 1 finding gone, 2 others gone"),
+        (
+            [finding(), LATE, BOUND],
+            [replace(BOUND, toll_ns=3 * MS, saving_ns=MS)],
+            (),
+            "1 of 1 finding gone, 1 other gone, 1 smaller",
+        ),
+        (
+            [finding(), LATE],
+            [finding(), replace(LATE, toll_ns=3 * MS, saving_ns=MS)],
+            (),
+            "0 of 1 finding gone, 1 other smaller",
+        ),
+        ([finding(), LATE, BOUND], [LATE, BOUND], (), "1 of 1 finding gone"),
+        (
+            [LATE, BOUND],
+            [replace(BOUND, toll_ns=3 * MS, saving_ns=MS)],
+            (),
+            "no finding decides, 1 gone, 1 smaller",
+        ),
+        ([LATE, BOUND], [LATE, BOUND], (), "nothing to judge"),
+        ([], [LATE], (), "nothing to judge"),
+        ([finding(), LATE, BOUND], [], ("straggler",), "1 of 1 finding gone"),
+    ],
+)
+def test_the_headline_counts_findings_that_decide_and_names_the_others_apart(
+    bill: list[Finding], left: list[Finding], wanted: tuple[str, ...], said: str
+):
+    found = verified(report(bill), report(left), *wanted)
+    passed = "passed" if found.passed else "not passed"
+    assert verdict.headline(found) == f"{passed}: {said}, gradients equal, saving {answer(found.saving.kept)}"
 
 
 def test_savings_of_the_same_time_count_once_as_on_the_bill():
