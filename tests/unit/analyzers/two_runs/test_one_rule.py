@@ -68,6 +68,17 @@ def test_a_slowest_rank_that_is_faster_is_a_change_though_the_mean_is_not() -> N
     assert "but the mean of the ranks is within noise (" in found.headline
 
 
+def test_the_mean_that_changed_comes_after_the_slowest_rank() -> None:
+    found = compare(slower(made(0), (60, 0)), slower(made(0), (60, 30)), ("a", "b"))
+    assert found.step.changed
+    assert not slowest_change(found).changed
+    assert found.headline.startswith("the slowest rank's step is within noise (")
+    assert "), but the mean of the ranks takes 15.0 ms longer (" in found.headline
+    both = compare(made(0), slower(made(0), (30, 10)), ("a", "b"))
+    assert both.headline.startswith("the slowest rank's step takes 30.0 ms longer (")
+    assert "), the mean of the ranks 20.0 ms longer (" in both.headline
+
+
 def forecast(speed: float, steps: int, **given: Any) -> Report:
     """A dry run, whose times are those of `speed`."""
     return with_run(made(3, steps=steps, spread=0.0, speed=speed, **given), source="dry", backend="fake")
