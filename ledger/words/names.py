@@ -7,7 +7,6 @@ shell expands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final, TypeAlias
 
 from shardtoll.ledger.words.human import runs
@@ -16,8 +15,9 @@ NAMED: Final = 3
 """Names, or forms of several names, that are written; others stand as `...`."""
 PARTS: Final = 6
 """Parts that stand in one brace; others stand as `...`."""
-MOST_NAMES: Final = 2048
-"""Names that are looked at; others stand as `...`. Files may hold any number of them."""
+MOST_PARTS_SQUARED: Final = 2_000_000
+"""Sum over the names that are looked at of the square of their parts: the cost of joining them once. Other
+names stand as `...`, for files may hold any number of them. Enough for 40,000 names of seven parts."""
 MOST_PARTS: Final = 24
 """Parts of a name that is joined with others; one of more is written whole."""
 _ROUNDS: Final = 8
@@ -37,12 +37,19 @@ def shortened(names: Iterable[str], most: int = NAMED) -> str:
     'layers.3.{wq,wk}.weight'
     """
     known = dict.fromkeys(names)
-    split = [_split(each) for each in islice(known, MOST_NAMES)]
+    split: list[tuple[str, ...]] = []
+    left = MOST_PARTS_SQUARED
+    for name in known:
+        parts = _split(name)
+        left -= len(parts) ** 2
+        if left < 0:
+            break
+        split.append(parts)
     forms: list[_Form] = []
     for length in dict.fromkeys(map(len, split)):
         forms += _joined([tuple((part,) for part in name) for name in split if len(name) == length])
     said = [".".join(map(_part, form)) for form in forms[:most]]
-    return ", ".join([*said, *(["..."] if len(forms) > most or len(known) > MOST_NAMES else [])])
+    return ", ".join([*said, *(["..."] if len(forms) > most or left < 0 else [])])
 
 
 def _split(name: str) -> tuple[str, ...]:
