@@ -27,7 +27,7 @@ def command(
             metavar="N|KIND",
             help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind. "
             "Several with commas, or given several times. Without it all that promised a saving are "
-            "judged; infos and warnings of times, as late ranks, fail only if named.",
+            "looked at; infos and warnings of times, as late ranks, fail only if named.",
         ),
     ] = None,
     fabric: Annotated[
@@ -121,7 +121,7 @@ def _verify(
     if scores is not None:
         append(
             scores,
-            score_of(verification, tuple(place(judged.finding.where) for judged in verification.findings)),
+            score_of(verification, tuple(place(judged.finding.where) for judged in verification.worked_on)),
         )
         typer.echo(f"\nscore kept: shardtoll verify --history --scores {scores}", err=as_json)
     return verification.passed

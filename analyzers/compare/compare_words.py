@@ -106,8 +106,9 @@ def finding_words(finding: FindingChange) -> str:
 
 def _changed(comparison: Comparison) -> str:
     step = comparison.step
-    slowest = _slowest(comparison)
-    change = slowest if slowest is not None and slowest.changed and not step.changed else step
+    slowest = _slowest(comparison) if _of_several(comparison) else None
+    # The step of a run, as its report has it, is that of the slowest rank. Causes add up to the mean.
+    change = slowest if slowest is not None and slowest.changed else step
     lead = leading(comparison, change.difference) if change.changed else None
     causes = [cause.text for cause in comparison.causes[:NAMED]]
     first = _first_rank(comparison, change)
@@ -119,18 +120,13 @@ def _changed(comparison: Comparison) -> str:
     more = len(comparison.causes) - NAMED
     named += f"; and {more} more" if more > 0 else ""
     alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED] if rank is not first)
-    if not step.changed:
-        moved = slowest is not None and slowest.changed
-        time = "the mean of the ranks is within noise" if moved else "its step's time is within noise"
-        if step.low is not None and step.high is not None:
-            time += f" ({signed(step.low)} to {signed(step.high)})"
-        if slowest is not None and moved:
-            return f"the slowest rank's step takes {_by(slowest)}, but {time}{named and ': '}{named}{alone}"
+    if not change.changed:
+        time = "its step's time" if slowest is None or slowest.low is None else "the slowest rank's step"
+        time += f" {_within_noise(slowest or step)}"
         return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"
-    text = f"a step takes {_by(step)}"
-    if slowest is not None and _of_several(comparison):
-        was, now = (some_time(each) for each in (slowest.before, slowest.after))
-        text += f", mean of the ranks; on the slowest rank {was} before, {now} after"
+    text = f"a step takes {_by(step)}" if slowest is None else _both(slowest, step)
+    if not step.changed:
+        return f"{text}{named and ': '}{named}{alone}"
     assert step.difference is not None, "a change is known"
     if comparison.unexplained_ns is None or not comparison.causes:
         if leads:
@@ -138,7 +134,29 @@ def _changed(comparison: Comparison) -> str:
         return f"{text}; no cause on record accounts for it{alone}"
     # Remainders of sums in the last digits count as zero.
     left = round(100 * comparison.unexplained_ns / step.difference, 3) + 0.0
-    return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained{alone}"
+    whole = "it" if slowest is None else "the mean's change"
+    return f"{text}: {named}. Together {100 - left:.3g} % of {whole}, {left:.3g} % unexplained{alone}"
+
+
+def _both(slowest: Change, mean: Change) -> str:
+    """Return how the slowest rank's step changed, and the mean of the ranks; one of them did."""
+    if not slowest.changed:
+        return (
+            f"the slowest rank's step {_within_noise(slowest)}, but the mean of the ranks takes {_by(mean)}"
+        )
+    took = _by(slowest)
+    of_mean = f"but the mean of the ranks {_within_noise(mean)}"
+    if mean.changed:
+        same = _by(mean) == took
+        of_mean = "and the mean of the ranks as much" if same else f"the mean of the ranks {_by(mean)}"
+    return f"the slowest rank's step takes {took}, {of_mean}"
+
+
+def _within_noise(change: Change) -> str:
+    """Return that a time did not change, with its interval if that is known."""
+    if change.low is None or change.high is None:
+        return "is within noise"
+    return f"is within noise ({signed(change.low)} to {signed(change.high)})"
 
 
 def _by(change: Change) -> str:
@@ -195,8 +213,8 @@ def notes(before: Side, after: Side) -> tuple[str, ...]:
             slow = ", ".join(map(str, side.slow_start))
             out += f" (step {slow} as slow against the rest; --warm-up N says how many)"
         said.append(
-            f"{word}: {side.timed_steps} {side.level} steps timed, {side.surveyed_steps} with operators "
-            f"on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
+            f"{word}: {times(side.timed_steps, f'{side.level} step')} timed, {side.surveyed_steps} with "
+            f"operators on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
         )
     few = min(before.surveyed_steps, after.surveyed_steps)
     if few < LEAST_STEPS <= min(before.timed_steps, after.timed_steps):

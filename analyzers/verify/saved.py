@@ -10,6 +10,7 @@ from shardtoll.analyzers.compare.compare_words import machine_words
 from shardtoll.analyzers.two_runs.pair import LEAST_INTERVAL, TwoRuns
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, Chosen
 from shardtoll.ledger import Report
+from shardtoll.ledger.answers.comparison import Change
 from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.verification import Judged, Kept, Saving
 from shardtoll.ledger.report.scores import KindScore, Score, ScoredFinding
@@ -31,7 +32,8 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
     step's time knows no cause.
     """
     counts = len(runs.slowest[0]), len(runs.slowest[1])
-    few = min(counts) < LEAST_STEPS
+    # A forecast has no noise: one step of each run is enough, as for `compare`.
+    few = min(counts) < (1 if runs.are_forecasts else LEAST_STEPS)
     comparison = None if few else compare(*runs.reports, _NAMES)
     change = runs.slowest_change() if comparison is None else slowest_change(comparison)
     # Findings overlap, and some were measured in other steps: no more than the whole step can be saved.
@@ -44,10 +46,10 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
         besides = max(0, (every or 0) - (high_end or 0))
     # A saving is before less after.
     measured, low, high = (
-        None if end is None else -end for end in (change.difference, change.high, change.low)
+        None if end is None else 0.0 - end for end in (change.difference, change.high, change.low)
     )
     others = "gone" if all(each.after is None for each in rest if _counts(each)) else "gone or smaller"
-    kept, why = _kept(measured, (low, high), high_end, besides, others)
+    kept, why = _kept(change, high_end, besides, others, forecasts=runs.are_forecasts)
     if kept == "not seen" and comparison is not None:
         why += machine_words(comparison)
     replayed = any(each.finding.replayed is not None for each in judged if _counts(each))
@@ -135,33 +137,36 @@ def _counted_twice(parts: Mapping[int, int], twice: Sequence[Overlap]) -> int:
 
 
 def _kept(
-    measured: float | None,
-    interval: tuple[float | None, float | None],
-    predicted: int | None,
-    besides: int | None,
-    others: str,
+    change: Change, predicted: int | None, besides: int | None, others: str, *, forecasts: bool
 ) -> tuple[Kept, str]:
-    low, high = interval
-    if measured is None:
+    """Return the outcome of a predicted saving and why; `change`: that of the step of the slowest rank."""
+    if change.difference is None:
         return "cannot be told", "one of the runs has no timed step"
-    if low is None or high is None:
+    measured = 0.0 - change.difference
+    if change.low is None or change.high is None:
         return "cannot be told", f"{_shorter(measured)}, of too few steps to say how surely"
-    became = f"{_shorter(measured)} ({_signed(low, high)} to {_signed(high, low)})"
-    if high < 0:
+    low, high = 0.0 - change.high, 0.0 - change.low
+    became = _shorter(measured)
+    # Two forecasts differ by one figure.
+    became += "" if forecasts else f" ({_signed(low, high)} to {_signed(high, low)})"
+    if change.verdict == "more":
         return "longer", f"{became}: what the change costs is more than what it saves"
     if predicted is None:
         return "none made", f"{became}; no saving was predicted for what is gone"
     most = predicted + (besides or 0)
     also = f", and {duration(besides)} by other findings that are {others} too" if besides else ""
     bound = f"at most {duration(predicted)} was predicted{also}"
+    if change.verdict != "less":
+        least = f"at most {duration(change.least)}: no change between forecasts"
+        return "not seen", f"{became}, which is {least if forecasts else 'within noise'}; {bound}"
     if low > most:
         return "exceeded", f"{became}; {bound}: the bound was too low, or more than this was changed"
-    if low <= 0:
-        return "not seen", f"{became}, which is within noise; {bound}"
     return "kept", f"{became}; {bound}"
 
 
 def _shorter(measured: float) -> str:
+    if not measured:
+        return "the step takes as long as before"
     return f"the step is {duration(abs(measured))} {'longer' if measured < 0 else 'shorter'}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from shardtoll.analyzers.two_runs.comparable import warnings
@@ -47,31 +46,29 @@ MOST_LEFT: Final = 1 / 6
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
     """Compare two runs, called `names`.
 
-    `wanted`: findings of the run before, as `asked` takes them. None given means all that promised a saving,
-    its errors, and the warnings that a fix removes on any machine. Infos and warnings of times (late ranks,
-    exposed communication) decide nothing then: times vary from run to run. Findings about the record itself
-    are never judged unless wanted. Raises UsageError if the run before has no such finding.
+    `wanted`: findings of the run before, as `asked` takes them. None given means its errors, and the warnings
+    that a fix removes on any machine. The step's time is then held to all that promised a saving. Infos and
+    warnings of times (late ranks, exposed communication) decide nothing: times vary from run to run. Findings
+    about the record itself are never judged unless wanted. Raises UsageError if the run before has no such
+    finding.
     """
     runs = TwoRuns.of(before, after)
     bills = both_bills(before, after)
     chosen = _chosen([was for was, _ in bills if was is not None], wanted, names[0])
     noise_ns = _noise_ns(runs)
     all_judged = [
-        replace(
-            _judged(*was, None if now is None else now[1], before, after, noise_ns),
-            decides=bool(wanted) or _decides(was[1]),
-        )
+        _judged(*was, None if now is None else now[1], before, after, noise_ns)
         for was, now in bills
         if was is not None
     ]
-    judged = tuple(each for each in all_judged if each.number in chosen)
+    judged = [each for each in all_judged if each.number in chosen]
     rest = [each for each in all_judged if each.number not in chosen]
-    also = [each for each in rest if each.finding.severity != "info" and each.finding.family != "trust"]
+    also = () if wanted else tuple(each for each in all_judged if _is_listed(each))
     return Verification(
         before=names[0],
         after=names[1],
         pair=pair_of(before, after),
-        findings=judged,
+        findings=tuple(each for each in judged if wanted or _decides(each.finding)),
         new=tuple(
             now[1] for was, now in bills if was is None and now is not None and now[1].family != "trust"
         ),
@@ -79,7 +76,7 @@ def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequen
         saving=saving(runs, judged, rest),
         quantities=figures(runs),
         warnings=warnings(runs),
-        also=() if wanted else tuple(also),
+        also=also,
     )
 
 
@@ -91,6 +88,13 @@ def _chosen(bill: Sequence[tuple[int, Finding]], wanted: Sequence[str], name: st
 
 def _promises(finding: Finding) -> bool:
     return finding.family != "trust" and bool(finding.saving_ns)
+
+
+def _is_listed(judged: Judged) -> bool:
+    """Return whether it stands among those that decide nothing: it has a figure, or is a warning."""
+    finding = judged.finding
+    worth = _promises(finding) or finding.severity != "info"
+    return worth and finding.family != "trust" and not _decides(finding)
 
 
 def _decides(finding: Finding) -> bool:

@@ -64,12 +64,13 @@ def _signed(value: float, unit: str | None) -> str:
 def times(comparison: Comparison) -> list[Row]:
     """Return the step, its parts, the totals, and the ranks that changed by themselves.
 
-    The totals begin with the step of the slowest rank, which is a report's step.
+    The step of the slowest rank, which is a report's step, is the first of the totals. It stands above the
+    mean of the ranks, to which the parts add up.
     """
-    step = comparison.step
+    first, totals = [comparison.step], comparison.totals
     if max(comparison.before.ranks_seen, comparison.after.ranks_seen) > 1:
-        step = replace(step, name=MEAN_STEP)
-    return [change(figure) for figure in (step, *comparison.parts, *comparison.totals, *comparison.ranks)]
+        first, totals = [totals[0], replace(comparison.step, name=MEAN_STEP)], totals[1:]
+    return [change(figure) for figure in (*first, *comparison.parts, *totals, *comparison.ranks)]
 
 
 def causes(comparison: Comparison) -> list[Row]:

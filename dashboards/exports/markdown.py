@@ -75,8 +75,9 @@ def _rows(report: Report) -> list[tuple[int, list[str]]]:
         if row.finding.toll_ns is None and not row.more:
             made.append((row.numbers, _row(row)))
         else:
-            every = zip(row.numbers, (row.finding, *row.more), strict=True)
-            made += [((number,), _row(Row(finding, (number,)))) for number, finding in every]
+            # A row may also hold errors that its findings cause.
+            of = ((number, report.findings[number - 1]) for number in row.numbers)
+            made += [((number,), _row(Row(finding, (number,)))) for number, finding in of]
     return [(len(numbers), cells) for numbers, cells in sorted(made, key=lambda each: each[0])]
 
 

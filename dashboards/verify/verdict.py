@@ -15,6 +15,7 @@ NEW_SHOWN: Final = 8
 DIFFERENCES_SHOWN: Final = 5
 OPEN: Final = "not gone, and nothing fails for it (times vary from run to run; name one with --finding)"
 ALSO: Final = "also on the bill before, without a saving to judge (name one with --finding)"
+NOTHING: Final = "nothing to judge"
 _TITLE: Final = 400
 _PLACE: Final = 200
 _LEAST_PERCENT: Final = 0.1
@@ -22,12 +23,26 @@ _LEAST_PERCENT: Final = 0.1
 
 def headline(verification: Verification) -> str:
     """Return the answer in one sentence."""
-    judged = verification.findings
-    gone = sum(finding.verdict == "gone" for finding in judged)
-    parts = [f"{gone} of {human.plural(len(judged), 'finding')} gone" if judged else "nothing to judge"]
-    parts.append(gradients_words(verification.gradients))
+    parts = [*_counted(verification), gradients_words(verification.gradients)]
     parts.append(f"saving {answer(verification.saving.kept)}")
     return f"{'passed' if verification.passed else 'not passed'}: {', '.join(parts)}"
+
+
+def _counted(verification: Verification) -> list[str]:
+    """Return `1 of 2 findings gone` for those that decide; `2 others gone` and `1 smaller` for the rest."""
+    judged = verification.findings
+    counts = [
+        (word, sum(finding.verdict == word for finding in verification.also)) for word in ("gone", "smaller")
+    ]
+    rest = [(word, count) for word, count in counts if count]
+    if not judged:
+        return ["no finding decides", *(f"{count} {word}" for word, count in rest)] if rest else [NOTHING]
+    said = [
+        f"{sum(each.verdict == 'gone' for each in judged)} of {human.plural(len(judged), 'finding')} gone"
+    ]
+    for word, count in rest:
+        said.append(f"{human.plural(count, 'other') if len(said) == 1 else count} {word}")
+    return said
 
 
 def gradients_words(gradients: Gradients) -> str:
@@ -114,19 +129,14 @@ def _rounded(value: float | None, unit: str | None) -> float | None:
     return round(value, 2) if unit is None else round(value)
 
 
-def shown_whole(verification: Verification) -> list[Judged]:
-    """Return the judged findings that decide, or that something became of."""
-    return [judged for judged in verification.findings if not judged.is_open]
-
-
 def still_open(verification: Verification) -> list[str]:
-    """Return a line for each judged finding that decides nothing and is still there, the first few."""
-    return _in_a_line([judged for judged in verification.findings if judged.is_open])
+    """Return a line for each of the others that promised a saving and did not shrink, the first few."""
+    return _in_a_line([judged for judged in verification.also if judged.promised and not judged.shrank])
 
 
 def also(verification: Verification) -> list[str]:
-    """Return a line for each warning that was not judged, the first few."""
-    return _in_a_line(verification.also)
+    """Return a line for each warning that promised no saving and decides nothing, the first few."""
+    return _in_a_line([judged for judged in verification.also if not judged.promised])
 
 
 def _in_a_line(every: Sequence[Judged]) -> list[str]:

@@ -57,7 +57,7 @@ def renderable(verification: Verification, width: int) -> RenderableType:
         head("verify", subject, verdict.headline(verification), passed=verification.passed),
         *labelled("not alike", verification.warnings, _MOST),
     ]
-    for judged in verdict.shown_whole(verification):
+    for judged in verification.worked_on:
         parts += _finding(judged)
     for title, lines in _lists(verification):
         parts += [Text(f"\n{title}", style="bold"), *indented(lines)]
@@ -113,7 +113,7 @@ def markdown(verification: Verification) -> str:
     findings = [
         (str(judged.number), f"{judged.finding.kind}: {verdict.title(judged)}", verdict.place(judged.finding),
          answer(judged.verdict), judged.why, verdict.predicted(judged))
-        for judged in verdict.shown_whole(verification)
+        for judged in verification.worked_on
     ]  # fmt: skip
     lines = [
         f"# shardtoll verify: {'passed' if verification.passed else 'not passed'}",

@@ -50,14 +50,16 @@ class Judged:
     """The finding that is left of it in the run after."""
     quantity: Quantity | None = None
     """The finding's own figure, which is less noisy than a step's time."""
-    decides: bool = True
-    """Whether the verification fails unless it is gone. Infos, and warnings of times, which vary from run to
-    run, decide only if they were named."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether nothing follows from it: it does not decide, and it is neither gone nor smaller."""
-        return not self.decides and self.verdict not in ("gone", "smaller")
+    def promised(self) -> bool:
+        """Whether a fix was predicted to save time, so that the step's time can be held to it."""
+        return bool(self.finding.saving_ns)
+
+    @property
+    def shrank(self) -> bool:
+        """Whether it is gone or smaller."""
+        return self.verdict in ("gone", "smaller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,9 @@ class Saving:
     long, it holds the value less often."""
     high_ns: int | None
     predicted_ns: int | None
-    """Sum of the savings of judged findings that are gone or smaller, and never more than the step before.
-    Findings that save the same time count as on the bill before. None if no saving was claimed."""
+    """Sum of the savings of the findings that were named, or of all if none was, that are gone or smaller.
+    Never more than the step before. Findings that save the same time count as on the bill before. None if no
+    saving was claimed."""
     steps_before: int
     steps_after: int
     kept: Kept
@@ -142,8 +145,8 @@ class Verification:
     pair: str
     """Tells this pair of runs from every other."""
     findings: tuple[Judged, ...]
-    """Those that were named. If none was: all that promised a saving, errors, and warnings of bytes, counts
-    and work."""
+    """Those that decide: `passed` unless one of them is not gone. They are those that were named. If none
+    was: errors, and warnings of bytes, counts and work."""
     new: tuple[Finding, ...]
     """Findings of the run after that the run before does not have, those about the record itself left out."""
     gradients: Gradients
@@ -152,14 +155,22 @@ class Verification:
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
     also: tuple[Judged, ...] = ()
-    """Other warnings of the run before without a promised saving: listed, not judged."""
+    """Others of the run before, if none was named: all that promised a saving, and all warnings. They are
+    infos or rest on times, which vary from run to run, so they decide nothing. Their savings count in
+    `saving`."""
+
+    @property
+    def worked_on(self) -> tuple[Judged, ...]:
+        """Those that decide, and others that promised a saving and shrank, in the order of the bill."""
+        others = (each for each in self.also if each.promised and each.shrank)
+        return tuple(sorted((*self.findings, *others), key=lambda each: each.number))
 
     @property
     def passed(self) -> bool:
         """Whether all findings that decide are gone, and nothing says that gradients have become wrong."""
         broken = any(finding.family == "correctness" and finding.severity == "error" for finding in self.new)
         differ = self.gradients.answer == "differ" and not self.gradients.change_expected
-        fixed = all(item.verdict == "gone" for item in self.findings if item.decides)
+        fixed = all(item.verdict == "gone" for item in self.findings)
         return fixed and not broken and not differ
 
 

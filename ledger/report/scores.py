@@ -113,10 +113,7 @@ def pair_of(before: Report, after: Report) -> str:
 
 
 def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
-    """Return the line to keep; `places` of its findings, in their order.
-
-    Those that nobody set out to fix are left out: neither did they decide, nor did anything become of them.
-    """
+    """Return the line to keep; `places` of the findings that were worked on, in their order."""
     saving = verification.saving
     return Score(
         pair=verification.pair,
@@ -130,8 +127,7 @@ def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
                 answer.finding.saving_ns,
                 answer.finding.replayed is not None,
             )
-            for answer, place in zip(verification.findings, places, strict=True)
-            if not answer.is_open
+            for answer, place in zip(verification.worked_on, places, strict=True)
         ),
         gradients=verification.gradients.answer,
         kept=saving.kept,

@@ -84,7 +84,7 @@ def test_an_added_all_gather_is_named_with_its_line_calls_and_bytes():
     )
     (cause,) = found.causes
     assert cause.share == pytest.approx(1, abs=0.2)
-    assert f"Together {100 * (cause.share or 0):.3g} % of it" in found.headline
+    assert f"Together {100 * (cause.share or 0):.3g} % of the mean's change" in found.headline
     assert found.step.verdict == "more"
     adds_up(found)
     back = compared(BEFORE, made(2, calls=(*CALLS, gather, gather)))
@@ -369,7 +369,7 @@ def test_watched_steps_name_what_is_no_collective():
     found = compared(made(8, level="watch", speed=1.1), made(9, level="watch"))
     assert found.verdict == "changed"
     assert found.causes[0].text.startswith("computing and all else: +")
-    assert "100 % of it, 0 % unexplained" in found.headline
+    assert "100 % of the mean's change, 0 % unexplained" in found.headline
 
 
 def billed(kind: str, toll_ms: int, *, ranks: tuple[int, ...] = (0, 1), severity: str = "info") -> Finding:
@@ -433,9 +433,10 @@ def test_one_step_of_each_of_two_forecasts_is_enough():
     assert found.verdict == "changed"
     assert found.step.verdict == "more"
     assert found.step.difference == found.step.low == found.step.high
-    assert found.headline.startswith("a step takes ")
-    assert "longer (+10 %)" in found.headline
+    assert found.headline.startswith("the slowest rank's step takes ")
+    assert "longer (+10 %), and the mean of the ranks as much: " in found.headline
     assert not any("surer" in words for words in found.warnings)
+    assert found.notes[0].startswith("before: 1 surveyed step timed, 1 with operators on record;")
     adds_up(found)
 
 

@@ -12,7 +12,7 @@ from shardtoll.analyzers.compare.compare import compare, slowest_change
 from shardtoll.analyzers.two_runs.pair import TwoRuns
 from shardtoll.analyzers.verify.verify import verify
 from shardtoll.ledger import Finding, Report, Where
-from tests.unit.analyzers.compare_runs import MODULES, made
+from tests.unit.analyzers.compare_runs import MODULES, made, with_run
 from tests.unit.analyzers.ledgers import MS
 
 SHORTER = ("kept", "exceeded")
@@ -66,3 +66,45 @@ def test_a_slowest_rank_that_is_faster_is_a_change_though_the_mean_is_not() -> N
     assert found.verdict == "changed"
     assert found.headline.startswith("the slowest rank's step takes 30.0 ms less (")
     assert "but the mean of the ranks is within noise (" in found.headline
+
+
+def test_the_mean_that_changed_comes_after_the_slowest_rank() -> None:
+    found = compare(slower(made(0), (60, 0)), slower(made(0), (60, 30)), ("a", "b"))
+    assert found.step.changed
+    assert not slowest_change(found).changed
+    assert found.headline.startswith("the slowest rank's step is within noise (")
+    assert "), but the mean of the ranks takes 15.0 ms longer (" in found.headline
+    both = compare(made(0), slower(made(0), (30, 10)), ("a", "b"))
+    assert both.headline.startswith("the slowest rank's step takes 30.0 ms longer (")
+    assert "), the mean of the ranks 20.0 ms longer (" in both.headline
+
+
+def forecast(speed: float, steps: int, **given: Any) -> Report:
+    """A dry run, whose times are those of `speed`."""
+    return with_run(made(3, steps=steps, spread=0.0, speed=speed, **given), source="dry", backend="fake")
+
+
+@pytest.mark.parametrize(
+    ("speed", "kept", "why"),
+    [
+        (1.0005, "not seen", " µs longer, which is at most "),
+        (1.0, "not seen", "the step takes as long as before, which is at most "),
+        (0.9995, "not seen", " µs shorter, which is at most "),
+        (1.1, "longer", " ms longer: what the change costs is more than what it saves"),
+        (0.9, "kept", " ms shorter; at most 20.0 ms was predicted"),
+        (0.5, "exceeded", " ms shorter; at most 20.0 ms was predicted: the bound was too low"),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 2, 12])
+def test_two_forecasts_are_judged_by_one_rule_and_differ_by_one_figure(
+    speed: float, kept: str, why: str, steps: int
+) -> None:
+    before, after = forecast(1.0, steps, findings=(finding(),)), forecast(speed, steps)
+    found, saving = compare(before, after, ("a", "b")), verify(before, after, ("a", "b")).saving
+    assert saving.kept == kept
+    assert (kept == "not seen") == (slowest_change(found).verdict == "no change")
+    assert (kept == "not seen") == (found.verdict == "no change")
+    assert why in saving.why
+    assert " to " not in saving.why
+    assert "steps only" not in saving.why
+    assert saving.measured_ns == saving.low_ns == saving.high_ns

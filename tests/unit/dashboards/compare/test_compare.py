@@ -38,7 +38,13 @@ def test_it_fits_every_width_and_says_the_same(width: int):
     text = printed(FOUND, width)
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
-    for part in ("a step takes", "all_gather", "layers.0.mlp", "unexplained", "scaling, 2 -> 4 ranks"):
+    for part in (
+        "the slowest rank's step takes",
+        "all_gather",
+        "layers.0.mlp",
+        "unexplained",
+        "scaling, 2 -> 4 ranks",
+    ):
         assert part in words
 
 
@@ -51,8 +57,13 @@ def test_the_step_of_the_slowest_rank_and_the_mean_are_both_named():
         assert named[name] == tuple(
             human.duration(round(each or 0)) for each in (figure.before, figure.after)
         )
-    was, now = named[slowest.name]
-    assert f", mean of the ranks; on the slowest rank {was} before, {now} after: " in FOUND.headline
+    assert [row[0] for row in rows.times(FOUND)][:2] == [slowest.name, rows.MEAN_STEP]
+    by = human.duration(abs(slowest.difference or 0))
+    assert FOUND.headline.startswith(f"the slowest rank's step takes {by} ")
+    assert "), and the mean of the ranks as much: " in FOUND.headline
+    assert "of the mean's change" in FOUND.headline
+    alone = compare(made(0, ranks=1), made(1, ranks=1), ("a", "b"))
+    assert next(row[0] for row in rows.times(alone)) == "step"
     same = compare(made(0), made(1), ("a", "b"))
     was, now = next(row[1:3] for row in rows.times(same) if row[0] == slowest.name)
     assert f"a step takes {was} before, {now} after on the slowest rank; a change" in same.headline

@@ -96,6 +96,17 @@ def test_folded_rows_leave_room_for_others_on_screen_and_page():
     assert "findings 4-6 (replica-drift) are its consequence" in table[0]
 
 
+def test_the_table_has_each_finding_of_a_row_with_tolls_and_with_what_follows():
+    costly = [wrong(f"layers.{layer}.bias", toll_ns=MS) for layer in range(2)]
+    drift = [keyed(replace(each, kind="replica-drift", toll_ns=None)) for each in costly]
+    report = of(*costly, *drift)
+    (row,) = rows(report.findings)
+    assert (row.more, row.follow) == ((costly[1],), (("replica-drift", (3, 4)),))
+    table = [line for line in markdown.markdown(report).splitlines() if line.startswith("| ")][2:6]
+    assert [line.split(" |")[0] for line in table] == ["| 1", "| 2", "| 3", "| 4"]
+    assert ["replica" in line for line in table] == [False, False, True, True]
+
+
 def test_the_largest_toll_is_shown_and_said_though_warnings_stand_first():
     small = [priced("host-sync", "warning", 1, 1) for _ in range(FINDINGS)]
     report = of(*small, priced("recompute", "info", 4), priced("exposed-communication", "info", 40))
