@@ -50,7 +50,7 @@ def test_a_straggler_that_came_or_went_is_named(ranks: int):
         assert one.low is not None
         assert one.high is not None
         assert one.low < (one.difference or 0) < one.high
-        assert f"): rank 1 alone takes {sign}" in found.headline
+        assert f": rank 1 alone takes {sign}" in found.headline
 
 
 def test_ranks_that_change_alike_are_not_named():
