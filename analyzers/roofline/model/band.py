@@ -7,6 +7,7 @@ measured. If only one source measured a kind of machine, or none, the band is wi
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal
 
 import numpy as np
@@ -31,9 +32,22 @@ UNKNOWN_WIDTH: Final = 0.7
 
 
 PER_DOUBLING: Final = 1.5
-"""The logarithm of that factor grows by so much with every doubling between a group's size and the nearest
-size that was timed, if the link's constants are guesses. Measured with gloo on 2 cores, where ranks wait for
+"""The logarithm of that factor grows by so much if a group has twice or half the ranks of the nearest size
+that was timed, and the link's constants are guesses. Measured with gloo on 2 cores, where ranks wait for
 a core: a fit to 2 ranks is up to 8 times off for 4. One to 4 ranks is up to 6 times off for 2."""
+
+WIDEST: Final = 1.5
+"""Times its usual width (a logarithm) that the band of a fit has at most, however far off the group is. So
+many nodes or ranks away nothing of the fit is left but the link itself, and that is known no worse."""
+
+
+def other_size_width(doublings: float) -> float:
+    """Return by how much a band's logarithms grow, so many doublings from the nearest size that was timed.
+
+    Each doubling is off by a factor of its own. Logarithms of independent factors add up by their squares,
+    so the width grows with the root of their number, up to `WIDEST` times that of one doubling.
+    """
+    return PER_DOUBLING * min(WIDEST, math.sqrt(doublings))
 
 
 def size_name(message_bytes: float) -> str:
