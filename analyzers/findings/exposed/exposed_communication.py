@@ -31,7 +31,7 @@ from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_sha
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
-from shardtoll.analyzers.shared.tally import Line, keep, tally, with_columns
+from shardtoll.analyzers.shared.tally import Codes, Line, keep, tally, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, in_steps, percent, place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -126,6 +126,7 @@ def find(context: Context) -> list[Finding]:
             _finding(
                 context,
                 line,
+                result.places(line),
                 modules.place(line, "modules"),
                 _usual_bytes(keep(frame, result.code == line.code)),
             ),
@@ -136,7 +137,7 @@ def find(context: Context) -> list[Finding]:
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
     for line in tally(rest, ("all",), VALUES, context.timed).lines:
         if _share(context, line) >= LEAST_SHARE:
-            small = _rest(context, line, len(result.lines) - len(large))
+            small = _rest(context, line, rest.index.to_numpy(), len(result.lines) - len(large))
             findings.append(replace(small, rows=Rows.of(collectives=rest.index)))
     return findings
 
@@ -177,7 +178,9 @@ def _usual_bytes(rows: pd.DataFrame) -> int | None:
     return None if sizes.empty else int(sizes.index[0])
 
 
-def _finding(context: Context, line: Line, module: str | None, message_bytes: int | None) -> Finding:
+def _finding(
+    context: Context, line: Line, places: Codes, module: str | None, message_bytes: int | None
+) -> Finding:
     op, phase = str(line.first["op"]), str(line.first["phase"])
     floor = _floor_ns(line)
     in_all = " in all" if line.count > 1 else ""
@@ -186,6 +189,7 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
     return _made(
         context,
         line,
+        places,
         f"{in_steps(line.each, op)}, {some_size(line.figures['message_bytes'])}{in_all}, "
         f"on {line.first['net']} in {phase}"
         f"{place(module, line.text('source'))}{against}",
@@ -231,17 +235,18 @@ def _remedy(context: Context, line: Line, message_bytes: int | None) -> Remedy:
     return exposed_remedies.remedy(cause, op, phase, message_bytes, torch, count=line.count)
 
 
-def _rest(context: Context, line: Line, places: int) -> Finding:
+def _rest(context: Context, line: Line, places: Codes, lines: int) -> Finding:
     what = (
-        f"{in_steps(line.each, 'collective')} at {times(places, 'place')} of less than "
+        f"{in_steps(line.each, 'collective')} at {times(lines, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
-    return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""), only_hides=True)
+    return _made(context, line, places, what, Where(), exposed_remedies.remedy("", "", ""), only_hides=True)
 
 
 def _made(
     context: Context,
     line: Line,
+    places: Codes,
     what: str,
     where: Where,
     remedy: Remedy,
@@ -288,7 +293,7 @@ def _made(
                 "waiting on top, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
             ),
             *(() if alone is None else alone.evidence),
-            Evidence("fabric", context.fabric_words),
+            Evidence("fabric", context.fabric_words(places)),
         ),
         remedy=replace(remedy, counterfactual=None) if saving is None else remedy,
         confidence="likely",

@@ -190,7 +190,7 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
                     *reason.evidence,
                 )
             ),
-            Evidence("fabric", context.fabric_words),
+            Evidence("fabric", context.fabric_words(rows.index.to_numpy())),
         ),
         rows=Rows.of(collectives=rows.index),
         remedy=_remedy(context, likely, cost, placement, unsure=unsure),

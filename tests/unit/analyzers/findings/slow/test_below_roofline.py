@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.slow.transfers import limit
 from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric, one_node
+from shardtoll.ledger import Group
 from tests.unit.analyzers.fabrics import ROUND, predicted_ns, timed
 from tests.unit.analyzers.findings.faulty_rows import PAIR, evidence, found, slow, small
-from tests.unit.analyzers.ledgers import MS, US, collective, on_ranks, run_of
+from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of
 
 GPU = {"device": "NVIDIA H100 80GB HBM3", "backend": "nccl"}
 
@@ -96,6 +98,24 @@ class TestBelowRoofline:
         assert finding.confidence == "likely"
         assert evidence(finding)["prediction by"].startswith("other collectives of this group size")
         assert "extrapolated" not in evidence(finding)["fabric"]
+
+    def test_a_finding_warns_of_no_group_sizes_but_its_own(self):
+        of_four = timed(ROUND, "all_reduce", Placement(4, 1, 4), 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        three = [
+            row
+            for seq in range(4)
+            for row in on_ranks(
+                (0, 1, 2), seq=seq, group="three", group_size=3, step=0, duration_ns=MS, exposed_ns=MS
+            )
+        ]
+        groups = [Group("pg", (0, 1)), Group("three", (0, 1, 2))]
+        rows = [*slow(4, 40.0), *three]
+        report = run(ledger(rows, groups=groups, run=run_of(3, **GPU)), of_four)
+        (finding,) = [each for each in report.findings if each.kind == "below-roofline"]
+        assert finding.where.group == "pg"
+        assert "floors of groups of 2 ranks are" in evidence(finding)["fabric"]
+        # The report's fabric warns of all that the job has.
+        assert "floors of groups of 2 and 3 ranks are" in report.fabric.provenance
 
     def test_among_cores_an_extrapolated_price_is_no_warning(self):
         of_four = timed(ROUND, "all_reduce", Placement(4, 1, 4), 256, 4096, 1 << 16, 1 << 20, 1 << 24)
