@@ -211,7 +211,7 @@ def _limit(of: Slow) -> float:
 
 
 def _too_wide(of: Slow) -> bool:
-    """Whether the median transfer may be a sound one, as its band was widened for want of measured groups."""
+    """Whether the median transfer may be a sound one, as its band is wide: nobody measured such groups."""
     context = of.context
     limits = np.array([limit(cost, on_cpu=context.on_cpu) for cost in context.costs])
     priced = zip(context.costs, context.places, strict=True)

@@ -61,7 +61,7 @@ def doubtful_limit(context: Context, cost: Cost, placement: Placement) -> float:
     """Return how many times its predicted time a transfer takes before it is slow, or may be.
 
     Less than `limit` if the band of sound runs was widened, as nobody measured groups of this size over links
-    whose constants are guesses. A link of which nothing at all was measured is judged from there on.
+    whose constants are guesses. From there on a link is judged that nobody has measured at all.
     """
     whole = limit(cost, on_cpu=context.on_cpu)
     if cost.basis != "transferred" or not cost.guessed_rate or of_its_size(context, cost, placement):

@@ -7,7 +7,6 @@ measured. If only one source measured a kind of machine, or none, the band is wi
 
 from __future__ import annotations
 
-import math
 from typing import Final, Literal
 
 import numpy as np
@@ -39,15 +38,6 @@ half the ranks of the nearest size timed. Measured with gloo on 2 cores, where r
 WIDEST: Final = 1.5
 """Times its usual width (a logarithm) that the band of a fit has at most, however far off the group is. So
 many nodes or ranks away nothing of the fit is left but the link itself, and that is known no worse."""
-
-
-def other_size_width(doublings: float) -> float:
-    """Return by how much a band's logarithms grow, so many doublings from the nearest size that was timed.
-
-    Each doubling is off by a factor of its own. Logarithms of independent factors add up by their squares,
-    so the width grows with the root of their number, up to `WIDEST` times that of one doubling.
-    """
-    return PER_DOUBLING * min(WIDEST, math.sqrt(doublings))
 
 
 def size_name(message_bytes: float) -> str:

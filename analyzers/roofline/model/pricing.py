@@ -12,11 +12,11 @@ from msgspec import Struct
 from shardtoll.analyzers.roofline.machines.curve import Curve
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
 from shardtoll.analyzers.roofline.model.band import (
+    PER_DOUBLING,
     UNKNOWN_WIDTH,
     WIDEST,
     band_of_model,
     guessed_links,
-    other_size_width,
 )
 from shardtoll.analyzers.roofline.model.candidate import Candidate, Floats
 from shardtoll.analyzers.roofline.model.correction import (
@@ -255,10 +255,14 @@ class Pricing:
         """Return how much a band's logarithms grow if no group of this size was timed.
 
         0 on links whose constants were learned: their widths are those of other group sizes too.
+
+        Each doubling is off by a factor of its own. Such logarithms add up by their squares.
+        So the width grows with the root of their number, up to `WIDEST` times that of one.
         """
         if not fit.ranks or not guessed_links(self.library, model.machine):
             return 0.0
-        return other_size_width(min(abs(math.log2(placement.ranks / ranks)) for ranks in fit.ranks))
+        doublings = min(abs(math.log2(placement.ranks / ranks)) for ranks in fit.ranks)
+        return PER_DOUBLING * min(WIDEST, math.sqrt(doublings))
 
     def _fit(self, op: str, placement: Placement) -> _Fit:
         key = (_FAMILIES.get(op, op), placement.spans_nodes)
