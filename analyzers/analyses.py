@@ -171,6 +171,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     ledger, fabric = context.ledger, context.fabric
     findings = as_infos(context, with_savings(context, findings_of(context)))
     path, twice = foreseen(context, findings), overlaps(context, findings)
+    unbilled = unbilled_time(context, findings)
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),
@@ -182,10 +183,10 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
             "notices": _noticed(ledger.tables["notices"], crowded_notice(context)),
         },
         findings=findings,
-        headline=sentence.sentence(context, findings),
+        headline=sentence.sentence(context, findings, unbilled),
         roofline=step_roofline(context),
         pipelines=pipelines(context),
-        unbilled=unbilled_time(context, findings),
+        unbilled=unbilled,
         traffic=op_traffic(context),
         sound_checks=sound_checks(context, findings),
         foreseen=path,

@@ -196,10 +196,13 @@ class Context:
         run = self.ledger.run
         return run.device == "cpu" or (run.device is None and "gloo" in (run.backend or ""))
 
-    @property
-    def fabric_words(self) -> str:
-        """The fabric and what its prices rest on, with a warning if it timed no groups of the job's sizes."""
-        note = sizes_note(self.fabric, self.collectives["group_size"].unique().tolist())
+    def fabric_words(self, places: npt.NDArray[np.int64]) -> str:
+        """Return the fabric and what its prices rest on, for a finding on the collectives at these places.
+
+        It warns of sizes of their groups that the fabric did not time, not of the job's other ones.
+        """
+        sizes = np.unique(_group_sizes(self)[places])
+        note = sizes_note(self.fabric, sizes.tolist())
         whole = f"{self.fabric.name}: {self.fabric.provenance}"
         return f"{whole}; {note}" if note else whole
 
@@ -302,6 +305,11 @@ def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
         context.memo[key] = _slowest_ns(rows)
     lasted_ns: float | None = context.memo[key]
     return lasted_ns
+
+
+@once
+def _group_sizes(context: Context) -> npt.NDArray[np.int64]:
+    return context.collectives["group_size"].to_numpy(dtype=np.int64)
 
 
 @once

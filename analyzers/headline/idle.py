@@ -107,8 +107,8 @@ def clause(
     """Return what idle time says, with its figures, and the kinds of findings that say what to do about it.
 
     None if communication or compute costs more. `kinds` of the findings: launches are named only if a finding
-    stands behind that. `shown`: renderers have a line on idle time in no finding, which says how to find its
-    code.
+    stands behind that. `shown`: the report has idle time in no finding. Every view has a line on that, which
+    says how to find its code.
     Over watched steps, if surveyed ones show how they divide; else over the surveyed ones.
     """
     share_idle, comm_share = _shares(context)

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import host_waits
 from shardtoll.analyzers.headline import idle as headline_idle
@@ -38,6 +37,7 @@ from shardtoll.analyzers.headline.step_words import after, lead, step_word
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import with_columns
 from shardtoll.ledger import Finding
+from shardtoll.ledger.answers.unbilled import Unbilled
 from shardtoll.ledger.words.human import duration, percent
 
 LEAST_TOLL: Final = 0.01
@@ -52,15 +52,18 @@ time and `UNATTRIBUTED_TO_EXPOSED` times what communication costs."""
 UNATTRIBUTED_TO_EXPOSED: Final = 3.0
 
 
-def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
+def sentence(
+    context: Context, findings: Sequence[Finding] = (), unbilled: Unbilled | None = None
+) -> str | None:
     """Return the sentence; None if no step was recorded, so that there is nothing to say.
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
     `findings`, in the order of the bill, are those it stands above: it does not contradict the first.
+    `unbilled` is what views say of time in no finding.
     """
     if context.timed_rows.empty or not context.step_ns:
         return None
-    said = _weighed(context, findings)
+    said = _weighed(context, findings, unbilled)
     advice = ends(findings, said.advice, said.purpose)
     order = orders(findings, said.advice, said.purpose)
     if said.also is not None:
@@ -76,7 +79,7 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     return f"{text}."
 
 
-def _weighed(context: Context, findings: Sequence[Finding]) -> Said:
+def _weighed(context: Context, findings: Sequence[Finding], unbilled: Unbilled | None) -> Said:
     """Return what the sentence says. All parts of the step are weighed, in this order:
 
     1. what costs more than communication (`_leading`): equal batches, a host that others wait for, copies,
@@ -87,7 +90,7 @@ def _weighed(context: Context, findings: Sequence[Finding]) -> Said:
     rows = context.told_rows
     total = float(own_ns(context, rows).sum())
     share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
-    leading, kinds = _leading(context, findings)
+    leading, kinds = _leading(context, findings, unbilled)
     unknown = blind(context) or off_record(context) or (NO_STEP if share is None else None)
     if leading is not None:
         # If no finding explains it, the hint is in the sentence.
@@ -105,7 +108,9 @@ def _weighed(context: Context, findings: Sequence[Finding]) -> Said:
     return replace(said, more=(*said.more, *(each(context) for each in besides)))
 
 
-def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None, tuple[str, ...]]:
+def _leading(
+    context: Context, findings: Sequence[Finding], unbilled: Unbilled | None
+) -> tuple[str | None, tuple[str, ...]]:
     """Return what costs more than communication, and the kinds of findings that say what to do about it."""
     first = _equal_batches(findings) or host_waits.clause(context, findings)
     if first is not None:
@@ -113,7 +118,6 @@ def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None,
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
-    unbilled = unbilled_time(context, findings)
     kinds_found = {finding.kind for finding in findings}
     idle = headline_idle.clause(context, kinds_found, shown=unbilled is not None and unbilled.idle)
     if idle is not None:

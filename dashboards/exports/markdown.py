@@ -7,7 +7,7 @@ from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.applies import duration
-from shardtoll.dashboards.facts.first_screen import together
+from shardtoll.dashboards.facts.first_screen import together, under_bars
 from shardtoll.dashboards.facts.first_screen.first_facts import more_like
 from shardtoll.dashboards.facts.first_screen.first_rows import Row, rows
 from shardtoll.dashboards.words.escaped import code, in_html, plain, table
@@ -32,8 +32,7 @@ def markdown(report: Report) -> str:
     findings = list(enumerate(report.findings, start=1))
     listed = _rows(report)
     lines = [f"## shardtoll: {_counts(report)}", "", plain(report.verdict, 1000), ""]
-    if line := summary.second_line(report):
-        lines += [plain(line, 1000), ""]
+    lines += [part for line in under_bars.below_verdict(report) for part in (plain(line, 1000), "")]
     if findings:
         shown = [cells for _, cells in listed[:SHOWN]]
         lines += table(("#", "finding", "where", "toll per step", "saving", "what"), shown)

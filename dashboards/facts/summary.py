@@ -270,13 +270,17 @@ def second_line(report: Report) -> str | None:
     """
     if not report.findings:
         return f"Checked: {checked(report)}."
+    return _unbilled(report.unbilled, report.run) if report.unbilled and unbilled_leads(report) else None
+
+
+def unbilled_leads(report: Report) -> bool:
+    """Return whether the second line is about time that no finding explains."""
+    if report.unbilled is None or not report.findings:
+        return False
     top = report.findings[0]
     if top.severity == "error" or top.toll_ns is None:
-        return None
-    unbilled = report.unbilled
-    if unbilled is None or unbilled.time_ns <= max(finding.toll_ns or 0 for finding in report.findings):
-        return None
-    return _unbilled(unbilled, report.run)
+        return False
+    return report.unbilled.time_ns > max(finding.toll_ns or 0 for finding in report.findings)
 
 
 def _unbilled(unbilled: Unbilled, run: Run) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
 from shardtoll.dashboards.facts.applies import duration
+from shardtoll.dashboards.facts.first_screen import under_bars
 from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.page.html.page_bill import safe
 from shardtoll.dashboards.words.text import clip
@@ -23,8 +24,7 @@ def render(report: Report) -> str:
     rows = list(enumerate(report.findings, start=1))
     heads = ("#", "kind", "where", "count", "bytes", "toll", "floor", "saving", "remedy")
     parts = [f"<p><b>shardtoll</b>: {safe(clip(report.verdict, 900))}</p>"]
-    if line := summary.second_line(report):
-        parts.append(f"<p>{safe(line)}</p>")
+    parts += [f"<p>{safe(line)}</p>" for line in under_bars.below_verdict(report)]
     levels = summary.levels(report)
     if levels:
         parts.append(f"<p>{levels}</p>")

@@ -36,11 +36,9 @@ def steps(report: Report, width: int) -> RenderableType:
     marks = first_facts.marks_of(report, times)
     head = Text("the step", style="bold")
     head.append(f", {summary.mean_of(report)}", style="not bold")
-    if "late" in marks.values():
-        late = "rank" if len(marks) == 1 else "ranks"
-        head.append(
-            f"; {human.others(len(times) - len(marks), 'wait')} for the late {late}", style="not bold"
-        )
+    late = list(marks.values()).count("late")
+    if late:
+        head.append(f"; {_waiting(late, report.run.world_size - late)}", style="not bold")
     if rest is not None:
         slow = f"; the {len(shown)} slowest of {len(times)} ranks"
         head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")
@@ -49,6 +47,13 @@ def steps(report: Report, width: int) -> RenderableType:
     parts = [head, table if width_of(table) <= width else _stacked(rows, marks)]
     recording = summary.recording(report)
     return Group(*parts, *([] if recording is None else [Text(recording, style="dim")]))
+
+
+def _waiting(late: int, others: int) -> str:
+    """Return who waits for so many late ranks; the others of the job may have left no records."""
+    if not others:
+        return "the ranks wait for each other"
+    return f"{human.others(others, 'wait')} for the late {'rank' if late == 1 else 'ranks'}"
 
 
 def _name(time: RankTime, marks: Marks) -> Text:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts.first_screen import under_bars
 from shardtoll.dashboards.terminal.answers import table
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.screen import Screen
@@ -96,7 +97,7 @@ def _header(report: Report) -> Text:
         text.append(f"{human.ranks(run.ranks_missing)} left no records")
     text.append("\n")
     text.append(clip(report.verdict, 900), style="bold")
-    if line := summary.second_line(report):
+    for line in under_bars.below_verdict(report):
         text.append(f"\n{line}")
     return text
 

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -133,12 +134,23 @@ def _measure(
         raise UsageError(
             "one rank has nobody to send to", "start two or more, as torchrun --nproc-per-node 2"
         )
+    # Making the groups is a part of the time that measuring may take.
+    begun_s = time.monotonic()
     hosts = host_names()
     kinds = make_groups(mesh, hosts)
     first = dist.get_rank() == 0
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(watching(chosen.limit_s, chosen.progress)) if first else None
-        result = sweep(kinds, ops, sizes, device, limit_s=chosen.limit_s, target=chosen.target, progress=show)
+        result = sweep(
+            kinds,
+            ops,
+            sizes,
+            device,
+            limit_s=chosen.limit_s,
+            target=chosen.target,
+            begun_s=begun_s,
+            progress=show,
+        )
     failed = ""
     if first:
         try:

@@ -82,16 +82,17 @@ def sweep(
     *,
     limit_s: float,
     target: float,
+    begun_s: float,
     progress: Callable[[Progress], None] | None = None,
 ) -> Sweep:
     """Measure on the groups of `kinds`; call it on all ranks of the world.
 
     Each round goes over all cases in an order of its own, so that a disturbance or a drift falls on no size
     alone. It ends when every median is within `target` of itself (95 % of the time), or when another round
-    would go past `limit_s`. It never ends before `LEAST_ROUNDS`: spare kinds are left out after the warm-up
-    if these would not fit into the limit with them.
+    would go past `limit_s` after `begun_s` of this process's monotonic clock. It never ends before
+    `LEAST_ROUNDS`: spare kinds are left out after the warm-up if these would not fit into the limit with
+    them.
     """
-    begun_s = time.monotonic()
     cases, unsupported = _cases(kinds, ops, sizes_bytes, device)
     result = Sweep(cases, [[] for _ in cases], 0, unsupported)
     one_clock = device.type != "cuda"

@@ -7,10 +7,15 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+
+PART_HOSTS: Final = 4
+"""Hosts on which groups of some of a host's ranks are measured. The whole world makes each group together,
+so that hundreds of hosts would spend the time on that; what 2 ranks of a host take, few hosts tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,8 @@ def make_groups(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
     """Return the kinds of groups to measure; call it on all ranks.
 
     Without a mesh: the world, and if there are several hosts of as many ranks, those of each host. Then the
-    first 2, 4, 8 and so on ranks of a host, with its others waiting: a job of so few ranks has the host for
-    itself.
+    first 2, 4, 8 and so on ranks of the first hosts, with all others waiting: a job of so few ranks has the
+    host for itself.
     """
     world = dist.get_world_size()
     if mesh:
@@ -64,10 +69,10 @@ def make_groups(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
 
 
 def _parts(blocks: Sequence[Sequence[int]]) -> list[Groups]:
-    """Return the kinds of the first ranks of each host, fewer than all by powers of two."""
+    """Return the kinds of the first ranks of the first hosts, fewer than all by powers of two."""
     kinds, ranks = [], 2
     while ranks < len(blocks[0]):
-        members = [tuple(block[:ranks]) for block in blocks]
+        members = [tuple(block[:ranks]) for block in blocks[:PART_HOSTS]]
         own = None
         # Every rank takes part in making each group, whether it is in it or not.
         for group_ranks in members:

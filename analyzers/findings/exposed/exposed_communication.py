@@ -31,7 +31,7 @@ from shardtoll.analyzers.shared.fsdp_blocks import left_by_larger, too_small_sha
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.remedy_code import OBJECT_CALLS
-from shardtoll.analyzers.shared.tally import Line, keep, tally, with_columns
+from shardtoll.analyzers.shared.tally import Codes, Line, keep, tally, with_columns
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, in_steps, percent, place, some_size
 from shardtoll.ledger.words.human import plural as times
@@ -126,6 +126,7 @@ def find(context: Context) -> list[Finding]:
             _finding(
                 context,
                 line,
+                result.places(line),
                 modules.place(line, "modules"),
                 _usual_bytes(keep(frame, result.code == line.code)),
             ),
@@ -137,7 +138,8 @@ def find(context: Context) -> list[Finding]:
     for line in tally(rest, ("all",), VALUES, context.timed).lines:
         if _share(context, line) >= LEAST_SHARE:
             most = max((each for each in result.lines if each not in large), key=_exposed_ns)
-            small = _rest(context, line, len(result.lines) - len(large), most)
+            lines = len(result.lines) - len(large)
+            small = _rest(context, line, rest.index.to_numpy(), lines, most)
             findings.append(replace(small, rows=Rows.of(collectives=rest.index)))
     return findings
 
@@ -178,7 +180,9 @@ def _usual_bytes(rows: pd.DataFrame) -> int | None:
     return None if sizes.empty else int(sizes.index[0])
 
 
-def _finding(context: Context, line: Line, module: str | None, message_bytes: int | None) -> Finding:
+def _finding(
+    context: Context, line: Line, places: Codes, module: str | None, message_bytes: int | None
+) -> Finding:
     op, phase = str(line.first["op"]), str(line.first["phase"])
     floor = _floor_ns(line)
     in_all = " in all" if line.count > 1 else ""
@@ -187,6 +191,7 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
     return _made(
         context,
         line,
+        places,
         f"{in_steps(line.each, op)}, {some_size(line.figures['message_bytes'])}{in_all}, "
         f"on {line.first['net']} in {phase}"
         f"{place(module, line.text('source'))}{against}",
@@ -239,19 +244,20 @@ def _exposed_ns(line: Line) -> int:
     return line.figures["exposed_ns"] or 0
 
 
-def _rest(context: Context, line: Line, places: int, most: Line) -> Finding:
+def _rest(context: Context, line: Line, places: Codes, lines: int, most: Line) -> Finding:
     """Return the finding of all small places, with the advice for the one that costs most of them."""
     what = (
-        f"{in_steps(line.each, 'collective')} at {times(places, 'place')} of less than "
+        f"{in_steps(line.each, 'collective')} at {times(lines, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
-    advice = _remedy(context, most, None, None)
-    return _made(context, line, what, Where(), advice, only_hides=_only_hides(context, most, None))
+    advice, only_hides = _remedy(context, most, None, None), _only_hides(context, most, None)
+    return _made(context, line, places, what, Where(), advice, only_hides=only_hides)
 
 
 def _made(
     context: Context,
     line: Line,
+    places: Codes,
     what: str,
     where: Where,
     remedy: Remedy,
@@ -298,7 +304,7 @@ def _made(
                 "waiting on top, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
             ),
             *(() if alone is None else alone.evidence),
-            Evidence("fabric", context.fabric_words),
+            Evidence("fabric", context.fabric_words(places)),
         ),
         remedy=replace(remedy, counterfactual=None) if saving is None else remedy,
         confidence="likely",

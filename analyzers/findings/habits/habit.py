@@ -53,7 +53,8 @@ class Price(Struct, frozen=True):
         step, moved_ns = f"the same step without {which}", self.toll_ns - self.saving_ns
         if moved_ns < TELLING * self.toll_ns or not moved_ns:
             return step
-        rest = f"the other {duration(moved_ns)} of the toll is waiting"
+        # The saving may be of another rank. On the toll's no more than that moves: the rest waits.
+        rest = f"at least {duration(moved_ns)} of the toll is waiting"
         return f"{step}; {rest}, which moves to the next collective"
 
 

@@ -249,7 +249,7 @@ def find(context: Context) -> list[Finding]:
                     Evidence("expected of the messages one by one", line.figures["expected_ns"], "ns"),
                     Evidence("expected of the coalesced messages", line.figures["one_expected_ns"], "ns"),
                     Evidence("floor of the coalesced messages", one_floor, "ns"),
-                    Evidence("fabric", context.fabric_words),
+                    Evidence("fabric", context.fabric_words(of_line.index.to_numpy())),
                 ),
                 rows=Rows.of(collectives=of_line.index),
                 remedy=_remedy(

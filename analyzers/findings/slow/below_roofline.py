@@ -27,6 +27,7 @@ from shardtoll.analyzers.findings.slow.rates import (
 )
 from shardtoll.analyzers.findings.slow.reasons import Floats, Mask, Reason, Slow, best
 from shardtoll.analyzers.findings.slow.slow_ranks import slow_rank
+from shardtoll.analyzers.findings.slow.transfers import doubtful_limit, limit, of_its_size
 from shardtoll.analyzers.roofline import Cost, Placement, extrapolated, measured_ranks
 from shardtoll.analyzers.roofline.model.ways import Way, ways
 from shardtoll.analyzers.shared.tally import Line, keep, number, numbered, tally
@@ -156,9 +157,12 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
     likely = reasons(of, rows)
     cost, placement = _typical(of)
     because = f"; likely reason: {likely[0].name}" if likely else ""
+    unsure = _too_wide(of)
+    if unsure:
+        because = f", which may be sound: nobody measured groups of {placement.ranks} ranks"
     return Finding(
         kind="below-roofline",
-        severity="info" if _guessed_among_cores(context, cost, placement) else "warning",
+        severity="info" if unsure or _guessed_among_cores(context, cost, placement) else "warning",
         title=f"{op}{part.of} on {line.first['net']} takes {float(np.median(factors)):.1f} times what is "
         f"expected on {fabric.name} (median of {times(seen, 'collective')}, waiting left out), "
         f"{often(line.each)} per step{because}",
@@ -173,6 +177,7 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
             Evidence("median transfer over prediction", round(float(np.median(factors)), 2), "x"),
             Evidence("largest", round(float(factors.max()), 2), "x"),
             Evidence("limit for this finding", round(_limit(of), 2), "x"),
+            *_band(cost, unsure=unsure),
             Evidence("collectives judged", seen),
             *_prediction(cost, placement, rows, of),
             *(
@@ -185,11 +190,11 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
                     *reason.evidence,
                 )
             ),
-            Evidence("fabric", context.fabric_words),
+            Evidence("fabric", context.fabric_words(rows.index.to_numpy())),
         ),
         rows=Rows.of(collectives=rows.index),
-        remedy=_remedy(context, likely, cost, placement),
-        confidence="likely" if _measured(context, cost, placement) else "possible",
+        remedy=_remedy(context, likely, cost, placement, unsure=unsure),
+        confidence="likely" if of_its_size(context, cost, placement) else "possible",
     )
 
 
@@ -203,6 +208,25 @@ def _typical(of: Slow) -> tuple[Cost, Placement]:
 def _limit(of: Slow) -> float:
     """Return the factor from which the slow ones count as slow, in the median."""
     return float(np.median(of.column("factor") / of.column("ratio")))
+
+
+def _too_wide(of: Slow) -> bool:
+    """Whether the median transfer may be a sound one, as its band is wide: nobody measured such groups."""
+    context = of.context
+    limits = np.array([limit(cost, on_cpu=context.on_cpu) for cost in context.costs])
+    priced = zip(context.costs, context.places, strict=True)
+    least = np.array([doubtful_limit(context, cost, placement) for cost, placement in priced])
+    cost_id = of.bad["cost_id"].to_numpy(dtype=np.int64)
+    doubted = (least < limits)[cost_id] & (of.column("factor") < limits[cost_id])
+    return 2 * int(doubted.sum()) > len(doubted)
+
+
+def _band(cost: Cost, *, unsure: bool) -> tuple[Evidence, ...]:
+    """Return how long a sound run may take if that is too long to judge by."""
+    if not unsure:
+        return ()
+    most = round(cost.high_ns / max(1, cost.time_ns), 2)
+    return (Evidence("too wide to judge: a sound run may take, of the prediction", most, "x"),)
 
 
 def _prediction(cost: Cost, placement: Placement, rows: pd.DataFrame, of: Slow) -> tuple[Evidence, ...]:
@@ -229,16 +253,9 @@ def _prediction(cost: Cost, placement: Placement, rows: pd.DataFrame, of: Slow) 
     )
 
 
-def _measured(context: Context, cost: Cost, placement: Placement) -> bool:
-    """Whether the price rests on times of groups of this size: those of fewer or more ranks say less."""
-    return cost.basis == "measured" or (
-        cost.basis == "transferred" and placement.ranks in measured_ranks(context.fabric, placement)
-    )
-
-
 def _basis(context: Context, cost: Cost, placement: Placement) -> str:
     """Return in words what the price rests on."""
-    if cost.basis != "transferred" or _measured(context, cost, placement):
+    if cost.basis != "transferred" or of_its_size(context, cost, placement):
         return BASIS[cost.basis]
     return extrapolated(measured_ranks(context.fabric, placement))
 
@@ -250,11 +267,13 @@ def _guessed_among_cores(context: Context, cost: Cost, placement: Placement) -> 
     How busy the cores are decides then, and no interface does.
     """
     one_host = len(context.ledger.run.hosts) == 1
-    return context.on_cpu and one_host and not _measured(context, cost, placement)
+    return context.on_cpu and one_host and not of_its_size(context, cost, placement)
 
 
-def _remedy(context: Context, likely: list[Reason], cost: Cost, placement: Placement) -> Remedy:
-    measured = _measured(context, cost, placement)
+def _remedy(
+    context: Context, likely: list[Reason], cost: Cost, placement: Placement, *, unsure: bool
+) -> Remedy:
+    measured = of_its_size(context, cost, placement)
     calibrate = ["shardtoll", "calibrate", "-o", "fabric.toml"]
     if cost.basis == "transferred" and not measured:
         calibrate[2:2] = ["--nproc", str(placement.ranks)]
@@ -264,6 +283,14 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost, placement: Place
         if cost.basis == "model"
         else f"nobody has measured groups of {placement.ranks} ranks on this machine"
     )
+    if unsure:
+        return Remedy(
+            text=f"Measure groups of this size with `{' '.join(calibrate[:-2])}`: {nobody}. The band of "
+            "sound runs is extrapolated from other sizes, and too wide to judge these times by.",
+            code=run,
+            counterfactual="the same collectives at their expected times, not their floors",
+            measures=True,
+        )
     if not likely and _guessed_among_cores(context, cost, placement):
         return Remedy(
             text=f"Measure the fabric under this load with `{' '.join(calibrate[:-2])}`: {nobody}. The same "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,8 @@ import pandas as pd
 from shardtoll.analyzers.context.active import Intervals, mean_active
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import PEER_OPS
-from shardtoll.analyzers.roofline import Cost, ranks_per_host
+from shardtoll.analyzers.roofline import Cost, Placement, measured_ranks, ranks_per_host
+from shardtoll.analyzers.roofline.model.band import UNKNOWN_WIDTH
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import codes, keep, numbered, with_columns
 
@@ -52,9 +54,33 @@ COLUMNS: Final = (
 
 def limit(cost: Cost, *, on_cpu: bool) -> float:
     """Return how many times its predicted time a transfer of this cost takes before it is slow."""
-    guessed = GUESSED if cost.guessed_rate else 1.0
-    least = SHARED_CORES_FACTOR if on_cpu else guessed * LEAST_FACTOR[cost.basis]
-    return max(least, guessed * MARGIN[cost.basis] * cost.high_ns / max(1, cost.time_ns))
+    return _limit(cost.basis, cost.high_ns / max(1, cost.time_ns), guessed=cost.guessed_rate, on_cpu=on_cpu)
+
+
+def doubtful_limit(context: Context, cost: Cost, placement: Placement) -> float:
+    """Return how many times its predicted time a transfer takes before it is slow, or may be.
+
+    Less than `limit` if the band of sound runs was widened, as nobody measured groups of this size over links
+    whose constants are guesses. From there on a link is judged that nobody has measured at all.
+    """
+    whole = limit(cost, on_cpu=context.on_cpu)
+    if cost.basis != "transferred" or not cost.guessed_rate or of_its_size(context, cost, placement):
+        return whole
+    return min(whole, _limit("model", math.exp(UNKNOWN_WIDTH), guessed=True, on_cpu=context.on_cpu))
+
+
+def of_its_size(context: Context, cost: Cost, placement: Placement) -> bool:
+    """Whether the price rests on times of groups of this size: those of fewer or more ranks say less."""
+    return cost.basis == "measured" or (
+        cost.basis == "transferred" and placement.ranks in measured_ranks(context.fabric, placement)
+    )
+
+
+def _limit(basis: str, band: float, *, guessed: bool, on_cpu: bool) -> float:
+    """Return the limit; `band`: how many times the predicted time sound runs take at most."""
+    doubt = GUESSED if guessed else 1.0
+    least = SHARED_CORES_FACTOR if on_cpu else doubt * LEAST_FACTOR[basis]
+    return max(least, doubt * MARGIN[basis] * band)
 
 
 @once
@@ -85,9 +111,9 @@ def rows(context: Context) -> pd.DataFrame:
 def judged(context: Context) -> pd.DataFrame:
     """Return one row a collective, on float columns: times of the transfer, predictions and ratios.
 
-    `factor`: transfer over predicted_ns. `ratio`: factor over the factor from which a transfer is slow.
-    `hidden`: share that compute hid, NaN if unknown. `others`: transfers of other dimensions or ops on the
-    same cards or ranks for each of its own.
+    `factor`: transfer over predicted_ns. `ratio`: factor over the factor from which a transfer is slow, or
+    may be (`doubtful_limit`). `hidden`: share that compute hid, NaN if unknown. `others`: transfers of other
+    dimensions or ops on the same cards or ranks for each of its own.
 
     The fastest transfer of a collective's ranks counts: the fabric did that much. A message is two rows, of
     its send and of its receive.
@@ -132,9 +158,11 @@ def judged(context: Context) -> pd.DataFrame:
 
 
 def _limits(context: Context, each: pd.DataFrame) -> Floats:
-    """Return from which factor on each collective is slow."""
+    """Return from which factor on each collective is slow, or may be."""
     costs, cost_id = context.costs, each["cost_id"].to_numpy(dtype=np.int64)
-    limits: Floats = np.array([limit(cost, on_cpu=context.on_cpu) for cost in costs])[cost_id]
+    limits: Floats = np.array(
+        [doubtful_limit(context, *priced) for priced in zip(costs, context.places, strict=True)]
+    )[cost_id]
     if context.on_cpu:
         return limits
     measured = np.array([cost.basis == "measured" for cost in costs])[cost_id]

@@ -42,6 +42,9 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     It is that of the rank with most of it, late ones left out unless they are slowest. Ranks that reduce
     together have steps of one length: the slowest says nothing of who stands idle. None if nothing divides
     the slowest rank's steps: most of a watched step is then unattributed by design.
+
+    Idle time within the error of divided steps does not count: nobody knows whether there is any. Views have
+    a line on all idle time that is returned.
     """
     parts = context.parts_rows
     parted = _duration_ns(parts)
@@ -58,12 +61,13 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     # A late rank's idle time is its finding's matter, even if that has no figure for a part of it.
     late = {finding.ranks for finding in findings if finding.kind == "straggler"}
     ranks = [rank for rank in sorted(parted) if rank in steps_of and (rank == slowest or (rank,) not in late)]
-    parts_ns, slowed_ranks = {}, context.slowed_ranks
+    parts_ns, slowed_ranks, error_ns = {}, context.slowed_ranks, _error_ns(context)
     for rank in ranks:
         by_kind = {kind: lost.get((rank, kind), 0.0) / steps_of[rank] for kind in IDLE_BILLS.values()}
         # How much of that the survey made is unknown, which the verdict says.
         slowed = rank in slowed_ranks
         idle_ns = 0.0 if slowed else means["idle_ns"][rank] - _billed_ns(findings, rank, by_kind)
+        idle_ns = 0.0 if idle_ns < error_ns else idle_ns
         parts_ns[rank] = idle_ns, means["unattributed_ns"][rank] - means["capture_ns"][rank]
     rank = max(ranks, key=lambda each: max(parts_ns[each]))
     idle_ns, unattributed_ns = parts_ns[rank]
@@ -79,6 +83,15 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
         return Unbilled(rank, time_ns, step_ns, idle=idle)
     name, doing_ns = did.name or None, min(did.mean_ns, time_ns)
     return Unbilled(rank, time_ns, step_ns, True, name, did.source, did.library, doing_ns)
+
+
+def _error_ns(context: Context) -> float:
+    """Return how far idle time may be off, on the rank with the largest error; 0 if a rank's was measured."""
+    rows = context.step_rows
+    divided = keep(rows, rows["parts_error_ns"].notna())
+    if set(divided["rank"]) != set(rows["rank"]):
+        return 0.0
+    return float(divided.groupby("rank")["parts_error_ns"].mean().max())
 
 
 def _billed_ns(findings: Sequence[Finding], rank: int, lost_ns: Mapping[str, float]) -> float:

@@ -31,9 +31,13 @@ UNKNOWN_WIDTH: Final = 0.7
 
 
 PER_DOUBLING: Final = 1.5
-"""The logarithm of that factor grows by so much with every doubling between a group's size and the nearest
-size that was timed, if the link's constants are guesses. Measured with gloo on 2 cores, where ranks wait for
-a core: a fit to 2 ranks is up to 8 times off for 4. One to 4 ranks is up to 6 times off for 2."""
+"""The logarithm of that factor grows by so much on links whose constants are guesses, if a group has twice or
+half the ranks of the nearest size timed. Measured with gloo on 2 cores, where ranks wait for a core: a fit to
+2 ranks is up to 8 times off for 4. One to 4 ranks is up to 6 times off for 2."""
+
+WIDEST: Final = 1.5
+"""Times its usual width (a logarithm) that the band of a fit has at most, however far off the group is. So
+many nodes or ranks away nothing of the fit is left but the link itself, and that is known no worse."""
 
 
 def size_name(message_bytes: float) -> str:

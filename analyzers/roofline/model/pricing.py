@@ -11,7 +11,13 @@ from msgspec import Struct
 
 from shardtoll.analyzers.roofline.machines.curve import Curve
 from shardtoll.analyzers.roofline.machines.fabric import Fabric
-from shardtoll.analyzers.roofline.model.band import PER_DOUBLING, UNKNOWN_WIDTH, band_of_model, guessed_links
+from shardtoll.analyzers.roofline.model.band import (
+    PER_DOUBLING,
+    UNKNOWN_WIDTH,
+    WIDEST,
+    band_of_model,
+    guessed_links,
+)
 from shardtoll.analyzers.roofline.model.candidate import Candidate, Floats
 from shardtoll.analyzers.roofline.model.correction import (
     GUESSED_SPREAD,
@@ -41,9 +47,6 @@ ONE_CARD_WIDTH: Final = 1.2
 
 _FAR: Final = 8
 """A fit made on so many times fewer nodes, or more, is no longer one of a neighbour."""
-
-_WIDEST: Final = 1.5
-"""Times its usual width (a logarithm) that the band of a fit from far fewer or more nodes has at most."""
 
 
 Basis = Literal["measured", "transferred", "model"]
@@ -246,16 +249,20 @@ class Pricing:
         if not fit.nodes:
             return 1.0
         apart = min(max(nodes, placement.nodes) / min(nodes, placement.nodes) for nodes in fit.nodes)
-        return min(_WIDEST, 1.0 + max(0.0, math.log2(apart / _FAR)))
+        return min(WIDEST, 1.0 + max(0.0, math.log2(apart / _FAR)))
 
     def _per_size(self, fit: _Fit, placement: Placement, model: Model) -> float:
         """Return how much a band's logarithms grow if no group of this size was timed.
 
         0 on links whose constants were learned: their widths are those of other group sizes too.
+
+        Each doubling is off by a factor of its own. Such logarithms add up by their squares.
+        So the width grows with the root of their number, up to `WIDEST` times that of one.
         """
         if not fit.ranks or not guessed_links(self.library, model.machine):
             return 0.0
-        return PER_DOUBLING * min(abs(math.log2(placement.ranks / ranks)) for ranks in fit.ranks)
+        doublings = min(abs(math.log2(placement.ranks / ranks)) for ranks in fit.ranks)
+        return PER_DOUBLING * min(WIDEST, math.sqrt(doublings))
 
     def _fit(self, op: str, placement: Placement) -> _Fit:
         key = (_FAMILIES.get(op, op), placement.spans_nodes)

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from shardtoll.dashboards.facts import step_times, summary
-from shardtoll.dashboards.facts.first_screen import first_facts
+from shardtoll.dashboards.facts.first_screen import first_facts, hung
 from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.columns import literal
@@ -35,6 +35,18 @@ def sentences(report: Report) -> list[str]:
     """Return what bars cannot show, most important first; empty if they show everything."""
     said = (uneven_compute(report), not_explained(report))
     return [*between_steps(report), *(each for each in said if each is not None)]
+
+
+def below_verdict(report: Report) -> list[str]:
+    """Return what stands between verdict and bill in a view that has no bars there."""
+    return [each for each in (summary.second_line(report), besides_second_line(report)) if each is not None]
+
+
+def besides_second_line(report: Report) -> str | None:
+    """Return `not_explained` unless the second line says it otherwise, or ranks hang."""
+    if summary.unbilled_leads(report) or hung.hang_of(report) is not None:
+        return None
+    return not_explained(report)
 
 
 def between_steps(report: Report) -> list[str]:
@@ -86,13 +98,12 @@ def _equal_work(report: Report, times: Sequence[RankTime]) -> bool:
 
 
 def not_explained(report: Report) -> str | None:
-    """Return how much idle time is in no finding, its possible cause and what to record; None if it is
-    little."""
+    """Return how much idle time is in no finding, its possible cause and what to record; None without any.
+
+    The verdict leaves to this line how to find its code. So each view has it, or the second line instead.
+    """
     unbilled, run = report.unbilled, report.run
     if unbilled is None or not unbilled.idle:
-        return None
-    if unbilled.time_ns < (summary.parts_error_ns(report) or 0.0):
-        # Within the error nobody knows whether there is any.
         return None
     # The verdict holds it to the step without its recording, the bars to the whole: no share is both.
     recorded = any(

@@ -67,8 +67,7 @@ def _steps(report: Report) -> str:
     uneven = under_bars.uneven_compute(report)
     said = [*([meaning] if meaning else []), *under_bars.between_steps(report)]
     said += [uneven] if uneven else []
-    # The line under the verdict says it otherwise.
-    idle = under_bars.not_explained(report) if summary.second_line(report) is None else None
+    idle = under_bars.besides_second_line(report)
     notes = "".join(f'<p class="note">{_safe(line)}</p>' for line in (*said, *([idle] if idle else [])))
     return (
         f'<div class="steps"><p class="keys">step, {escape(summary.mean_of(report))}: {keys}</p>\n'

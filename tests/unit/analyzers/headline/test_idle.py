@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from shardtoll.analyzers import run
+from shardtoll.analyzers import analyses, run
 from shardtoll.analyzers.analyses import context_of
-from shardtoll.analyzers.headline import idle
+from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
+from shardtoll.analyzers.headline import idle, sentence
+from shardtoll.dashboards.exports.markdown import markdown
 from shardtoll.dashboards.facts.first_screen import under_bars
+from shardtoll.dashboards.page import notebook, page
 from shardtoll.dashboards.terminal.first_screen import FirstScreen
-from shardtoll.ledger import Stall
+from shardtoll.dashboards.terminal.terminal import renderable as tables_of
+from shardtoll.ledger import Finding, Report, Stall, Where
 from shardtoll.ledger.records.stall import GRAPH_CAPTURE
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
 
@@ -77,6 +84,73 @@ def test_a_first_screen_says_once_how_to_find_the_code_of_idle_time():
     context = context_of(ledger(run=about, steps=[step(duration_ns=100 * MS, **parts)]), None)
     said = [idle.clause(context, (), shown=shown) for shown in (False, True)]
     assert ["with_stack=True" in (each or ("",))[0] for each in said] == [True, False]
+
+
+VIEWS: dict[str, Callable[[Report], str]] = {
+    "markdown": lambda report: markdown(report).replace("\\", ""),
+    "notebook": notebook.render,
+    "tables": lambda report: shown_by(tables_of(report)),
+    "first screen": lambda report: shown_by(FirstScreen(report)),
+    "page": lambda report: page.head(report, report.verdict),
+}
+
+
+def shown_by(view: Any) -> str:
+    out = StringIO()
+    Console(file=out, width=250).print(view)
+    return out.getvalue()
+
+
+def uneven_on_cpu() -> Report:
+    """Watched steps whose division is off by as much as they are idle, as surveyed ones differ so much."""
+    surveyed = [
+        step(n, duration_ns=(60 + compute) * MS, compute_ns=compute * MS, idle_ns=60 * MS, exposed_comm_ns=0)
+        for n, compute in enumerate((60, 5, 115, 5, 115))
+    ]
+    plain = {"compute_ns": 0, "idle_ns": 0, "exposed_comm_ns": 0, "unattributed_ns": 100 * MS}
+    watched = [step(n, level="watch", duration_ns=100 * MS, **plain) for n in (5, 6, 7)]
+    surveyed = [replace(each, unattributed_ns=0) for each in surveyed]
+    return run(ledger(run=run_of(1, device="cpu", backend="gloo"), steps=[*surveyed, *watched]))
+
+
+def on_gpu(*findings: Finding) -> Report:
+    parts = {"compute_ns": 30 * MS, "exposed_comm_ns": 10 * MS, "idle_ns": 60 * MS, "unattributed_ns": 0}
+    about = run_of(1, source="trace", device="NVIDIA H100", backend="nccl")
+    return replace(run(ledger(run=about, steps=[step(duration_ns=100 * MS, **parts)])), findings=findings)
+
+
+ERROR = Finding("replica-drift", "error", "Replicas differ", None, None, None, None, 1, (0,), Where())
+SMALL = Finding("transfer-stall", "info", "t", MS, None, None, None, 1, (0,), Where())
+LARGE = replace(SMALL, toll_ns=90 * MS)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("findings", [(), (ERROR,), (SMALL,), (LARGE,), (replace(SMALL, toll_ns=None),)])
+def test_each_view_says_once_how_to_find_the_code(view: str, findings: tuple[Finding, ...]):
+    report = on_gpu(*findings)
+    assert report.unbilled is not None
+    assert VIEWS[view](report).count("with_stack") == 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_idle_time_within_the_error_of_its_division_has_no_line_and_the_verdict_the_hint(view: str):
+    report = uneven_on_cpu()
+    assert "idle" in (report.headline or "") or "no operator" in (report.headline or "")
+    assert report.unbilled is None
+    assert VIEWS[view](report).count("py-spy") == 1
+
+
+def test_time_in_no_finding_is_looked_for_once_a_report(monkeypatch: pytest.MonkeyPatch):
+    calls: list[Any] = []
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return unbilled_time(*given)
+
+    monkeypatch.setattr(analyses, "unbilled_time", counted)
+    on_gpu()
+    assert len(calls) == 1
+    assert not hasattr(sentence, "unbilled_time")
 
 
 def test_idle_time_of_a_run_says_how_to_find_its_code_and_that_of_a_dry_run_does_not():

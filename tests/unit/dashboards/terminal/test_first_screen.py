@@ -377,6 +377,31 @@ def test_a_rank_is_marked_late_in_bars_and_tables_if_that_matters(
     assert f"<b>{mark.split()[-1]}</b>" in tables.steps(report)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "late", "words"),
+    [
+        (2, (0,), "the other rank waits for the late rank"),
+        (8, (0,), "the others wait for the late rank"),
+        (8, (0, 1), "the others wait for the late ranks"),
+        (3, (0, 1), "the other rank waits for the late ranks"),
+        (2, (0, 1), "the ranks wait for each other"),
+    ],
+)
+def test_ranks_that_left_no_records_wait_too(
+    world_size: int, late: tuple[int, ...], words: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_facts, "waited_for", lambda _: late)
+    monkeypatch.setattr(terminal_steps.step_times, "rank_times", lambda _: times(10.0, 12.0))
+    base = sample_reports.report()
+    run = replace(base.run, world_size=world_size, ranks_seen=(0, 1), rank_hosts=(), mesh={})
+    tables_of_two = sample_reports.of_ranks(base.tables, (0, 1))
+    tables_of_two["collectives"] = tables_of_two["collectives"].slice(0, 0)
+    report = replace(base, run=run, tables=tables_of_two, groups=(), findings=())
+    table = io.StringIO()
+    Console(file=table, width=160).print(terminal_steps.steps(report, 160))
+    assert f"; {words}\n" in "\n".join(line.rstrip() for line in table.getvalue().splitlines())
+
+
 def test_ascii_holds_the_same_words():
     text = shown(sample_reports.report(), 100, encoding="ascii")
     assert text.isascii()

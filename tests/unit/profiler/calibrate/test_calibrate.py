@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.records.volume import OPS
+from shardtoll.profiler.calibrate import __main__ as main
+from shardtoll.profiler.calibrate import timed_groups
 from shardtoll.profiler.calibrate.__main__ import (
     CPU_SIZES_BYTES,
     DEVICE_SIZES_BYTES,
@@ -124,6 +128,45 @@ def test_spare_kinds_are_measured_as_long_as_six_rounds_fit():
     assert no_time_for(cases, took_s, 14.9) == {"4"}
     assert no_time_for(cases, took_s, 8.9) == {"2", "4"}
     assert no_time_for(cases, took_s, 0.0) == {"2", "4"}, "the world is measured in any case"
+
+
+def test_parts_of_hosts_are_groups_of_the_first_hosts_however_many_there_are(monkeypatch):
+    made = []
+    monkeypatch.setattr(timed_groups.dist, "new_group", made.append)
+    monkeypatch.setattr(timed_groups.dist, "get_rank", lambda: 9)
+
+    def parts(hosts):
+        made.clear()
+        return timed_groups._parts([range(8 * host, 8 * host + 8) for host in range(hosts)])
+
+    assert [kind.members for kind in parts(1)] == [((0, 1),), ((0, 1, 2, 3),)]
+    assert [kind.ranks for kind in parts(256)] == [2, 4]
+    assert len(made) == 2 * timed_groups.PART_HOSTS
+    assert made[:2] == [[0, 1], [8, 9]]
+
+
+def test_making_the_groups_is_part_of_the_limit(monkeypatch):
+    clock_s = [100.0]
+    monkeypatch.setattr(main.time, "monotonic", lambda: clock_s[0])
+
+    def make_groups(*_):
+        clock_s[0] += 7.0
+        return []
+
+    given = {}
+
+    def sweep(*_, **options):
+        given.update(options)
+        return Sweep([])
+
+    monkeypatch.setattr(
+        main, "dist", SimpleNamespace(get_world_size=lambda: 2, get_rank=lambda: 1, barrier=int)
+    )
+    monkeypatch.setattr(main, "host_names", lambda: ["a", "a"])
+    monkeypatch.setattr(main, "make_groups", make_groups)
+    monkeypatch.setattr(main, "sweep", sweep)
+    main._measure(Namespace(limit_s=20.0, target=0.05), ("all_reduce",), {}, (64,), torch.device("cpu"))
+    assert (given["limit_s"], clock_s[0] - given["begun_s"]) == (20.0, 7.0)
 
 
 def test_kinds_that_were_left_out_are_named():

@@ -64,8 +64,22 @@ class TestNeedlessBarrier:
         assert (finding.toll_ns, finding.saving_ns) == (3 * MS, MS)
         assert finding.severity == "warning"
         # Two figures of one barrier that lie far apart need a reason where both stand.
-        reason = "the other 2.00 ms of the toll is waiting, which moves to the next collective"
+        reason = "at least 2.00 ms of the toll is waiting, which moves to the next collective"
         assert finding.remedy.counterfactual == f"the same step without this barrier; {reason}"
+
+    def test_toll_and_saving_of_two_ranks_leave_a_least_that_is_waiting(self):
+        # Rank 0 waits for 4 of 5 ms by turns with rank 1, which has 2 ms exposed of its own more than rank 0.
+        first = {"late_ms": (0, 8), "duration_ns": (9 * MS, MS), "exposed_ns": (9 * MS, MS)}
+        second = {"late_ms": (4, 0), "duration_ns": (3 * MS, 7 * MS), "exposed_ns": (0, 7 * MS)}
+        rows = [
+            row
+            for n in range(STEPS)
+            for row in in_steps(REDUCE, BARRIER | (first, second)[n % 2], steps=(n,), first=2 * n)
+        ]
+        (finding,) = found("needless-barrier", rows)
+        # Rank 0: 4.5 ms exposed, 0.5 of it moving, so 4 are waiting; rank 1: 4 ms, 2 of it moving.
+        assert (finding.toll_ns, finding.saving_ns) == (4_500_000, 2 * MS)
+        assert "; at least 2.50 ms of the toll is waiting" in (finding.remedy.counterfactual or "")
 
     def test_a_rank_that_all_wait_for_may_be_writing_a_file(self):
         late = BARRIER | {"late_ms": (6, 0), "duration_ns": (MS, 7 * MS), "exposed_ns": (MS, 7 * MS)}

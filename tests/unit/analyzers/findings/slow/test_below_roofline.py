@@ -6,13 +6,25 @@ from dataclasses import replace
 
 import pytest
 
+from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.slow.transfers import limit
-from shardtoll.analyzers.roofline import Placement, collective_cost
-from tests.unit.analyzers.fabrics import ROUND, timed
+from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric, one_node
+from shardtoll.ledger import Group
+from tests.unit.analyzers.fabrics import ROUND, predicted_ns, timed
 from tests.unit.analyzers.findings.faulty_rows import PAIR, evidence, found, slow, small
-from tests.unit.analyzers.ledgers import MS, US, collective, on_ranks, run_of
+from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of
 
 GPU = {"device": "NVIDIA H100 80GB HBM3", "backend": "nccl"}
+
+
+GLOO = load_fabric("loopback-gloo")
+
+
+def between(ranks, fabric, factor, message_bytes=1 << 24):
+    """Four all_reduces of so many ranks that take `factor` times what the fabric predicts."""
+    span = int(factor * predicted_ns(fabric, "all_reduce", message_bytes, one_node(ranks)))
+    given = {"message_bytes": message_bytes, "duration_ns": span, "exposed_ns": span, "group_size": ranks}
+    return [row for seq in range(4) for row in on_ranks(range(ranks), seq=seq, **given)]
 
 
 TIMED = timed(ROUND, "all_reduce", PAIR, 256, 4096, 1 << 16, 1 << 20, 1 << 24)
@@ -87,12 +99,51 @@ class TestBelowRoofline:
         assert evidence(finding)["prediction by"].startswith("other collectives of this group size")
         assert "extrapolated" not in evidence(finding)["fabric"]
 
+    def test_a_finding_warns_of_no_group_sizes_but_its_own(self):
+        of_four = timed(ROUND, "all_reduce", Placement(4, 1, 4), 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        three = [
+            row
+            for seq in range(4)
+            for row in on_ranks(
+                (0, 1, 2), seq=seq, group="three", group_size=3, step=0, duration_ns=MS, exposed_ns=MS
+            )
+        ]
+        groups = [Group("pg", (0, 1)), Group("three", (0, 1, 2))]
+        rows = [*slow(4, 40.0), *three]
+        report = run(ledger(rows, groups=groups, run=run_of(3, **GPU)), of_four)
+        (finding,) = [each for each in report.findings if each.kind == "below-roofline"]
+        assert finding.where.group == "pg"
+        assert "floors of groups of 2 ranks are" in evidence(finding)["fabric"]
+        # The report's fabric warns of all that the job has.
+        assert "floors of groups of 2 and 3 ranks are" in report.fabric.provenance
+
     def test_among_cores_an_extrapolated_price_is_no_warning(self):
         of_four = timed(ROUND, "all_reduce", Placement(4, 1, 4), 256, 4096, 1 << 16, 1 << 20, 1 << 24)
         (finding,) = found("below-roofline", slow(4, 400.0), of_four)
         assert (finding.severity, finding.confidence) == ("info", "possible")
         assert "nobody has measured groups of 2 ranks" in finding.remedy.text
         assert '"--nproc", "2"' in (finding.remedy.code or "")
+
+    @pytest.mark.parametrize(("ranks", "factor"), [(4, 16.0), (8, 30.0), (32, 30.0)])
+    def test_a_band_too_wide_to_judge_by_says_what_to_measure(self, ranks, factor):
+        of_two = timed(GLOO, "all_reduce", PAIR, 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        (finding,) = found("below-roofline", between(ranks, of_two, factor), of_two, run=run_of(ranks))
+        assert (finding.severity, finding.confidence) == ("info", "possible")
+        assert f"which may be sound: nobody measured groups of {ranks} ranks" in finding.title
+        assert f"`shardtoll calibrate --nproc {ranks}`" in finding.remedy.text
+        assert finding.remedy.measures
+        facts = evidence(finding)
+        most = facts["too wide to judge: a sound run may take, of the prediction"]
+        assert facts["limit for this finding"] <= facts["median transfer over prediction"] < 2.1 * most
+
+    def test_beyond_a_wide_band_nothing_may_be_sound_and_below_all_limits_nothing_is_slow(self):
+        of_two = timed(GLOO, "all_reduce", PAIR, 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+        (finding,) = found("below-roofline", between(4, of_two, 40.0), of_two, run=run_of(4))
+        assert "may be sound" not in finding.title
+        assert found("below-roofline", between(4, of_two, 9.0), of_two, run=run_of(4)) == []
+        # Of groups that were measured the band is their own.
+        (of_pair,) = found("below-roofline", between(2, of_two, 16.0), of_two, run=run_of(2))
+        assert "may be sound" not in of_pair.title
 
     def test_a_few_slow_ones_are_an_accident(self):
         assert found("below-roofline", slow(2, 9.0), TIMED, run=run_of(**GPU)) == []

@@ -59,9 +59,22 @@ def test_the_band_is_wider_the_further_the_size_is_from_those_timed():
     assert other_op.basis == twice.basis == "transferred"
     # gloo between 2 and 4 ranks on 2 cores: fits of the one are up to 8 times off for the other.
     assert width(twice) >= 8 > width(other_op)
-    assert width(four_times) > 4 * width(twice)
+    # One doubling more, as its square adds up: 1.5 x (the root of two - 1), e to that.
+    assert width(four_times) == pytest.approx(1.86 * width(twice), rel=0.02)
     assert twice.floor_ns <= twice.time_ns / 8
     assert width(cost(four, 2)) == pytest.approx(width(twice), rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 1024, 1_000_000])
+def test_however_far_the_size_is_the_band_stays_one(ranks: int):
+    two = slower(GLOO, 2, 12.0)
+    once, far = cost(two, 4), cost(two, ranks)
+    assert width(once) == pytest.approx(9.0, rel=0.01)
+    # Half as wide again, as logarithms, is the widest that a fit gets: the link itself is known at least.
+    assert 9 < width(far) < 20
+    assert far.light_ns < far.floor_ns
+    assert 0 < far.low_ns <= far.time_ns <= far.high_ns < 1 << 63
+    assert far.time_ns < 20 * far.low_ns
 
 
 def test_bands_of_learned_constants_hold_other_group_sizes_already():
