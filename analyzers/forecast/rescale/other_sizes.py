@@ -69,6 +69,7 @@ def scale_run(
         after.fabric.name, world, points["weak"], points["strong"],
         None if anchor is None else human.plural(anchor.run.world_size, "rank"),
         tuple(dict.fromkeys(notes)), base_world=_base(points["weak"]).world,
+        strong_base_world=_base(points["strong"]).world,
         dry=report.run.source == "dry",
     )  # fmt: skip
 
@@ -218,19 +219,25 @@ def _base(points: Sequence[ScalingPoint]) -> ScalingPoint:
 def _with_efficiency(points: Sequence[ScalingPoint], kind: str) -> tuple[ScalingPoint, ...]:
     """Return points, by ranks, with their work per GPU and second over that of `_base`.
 
-    The run itself is no base for another machine: a faster one would have an efficiency above 1.
+    The run itself is no base for another machine: a faster one would have an efficiency above 1. Both steps
+    may be off, each by its own band; the base is 1 whatever its step takes.
     """
-    base = _base(points)
+    base, strong = _base(points), kind == "strong"
     return tuple(
         point
         if point is base
         else replace(
             point,
-            efficiency=point.step_ns.inverse(
-                base.step_ns.expected * (base.world / point.world if kind == "strong" else 1.0)
-            ),
+            efficiency=_over(base.step_ns, point.step_ns, base.world / point.world if strong else 1.0),
         )
         for point in points
+    )
+
+
+def _over(one: Band, other: Band, factor: float) -> Band:
+    """Return how often `other` goes into `one`, times a factor."""
+    return Band(
+        factor * one.expected / other.expected, factor * one.low / other.high, factor * one.high / other.low
     )
 
 
