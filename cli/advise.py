@@ -52,7 +52,7 @@ def command(
         ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option("--precision", metavar="WORD", help="bf16 (default), fp16, fp32 or fp8.")
+        str | None, typer.Option("--precision", metavar="WORD", help="bf16 (default), fp16, fp32, tf32, fp8.")
     ] = None,
     price: Annotated[
         str | None, typer.Option("--price", metavar="2.5/gpu-hour", help="Price of one GPU for one hour.")

@@ -11,7 +11,7 @@ from shardtoll.analyzers.advise.batches import batch_advice
 from shardtoll.analyzers.advise.decision_path import FAMILIES, NOISE, Family, choose, path
 from shardtoll.analyzers.advise.efficiency import scaling
 from shardtoll.analyzers.advise.failures import failure_advice
-from shardtoll.analyzers.advise.layouts import lighter
+from shardtoll.analyzers.advise.layouts import lighter, words
 from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
 from shardtoll.analyzers.advise.search import Priced, Search, plan_for
 from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
@@ -173,24 +173,25 @@ def _smallest(search: Search, family: Family) -> Candidate | None:
     return None
 
 
-def _enough(search: Search) -> int | None:
-    """How many GPUs hold the model, as twice, four times, ... as many; None if none of these do.
+def _enough(search: Search) -> Layout | None:
+    """Return a layout that fits, on twice, four times, ... as many GPUs; None if none of those tried does.
 
-    They shard it over all replicas, alone or with as much tensor parallelism as a node and its heads allow,
-    and experts over as many ranks as divide them.
+    It shards the model over all replicas, alone or with as much tensor parallelism as a node and its heads
+    allow, and experts over as many ranks as divide them. Numbers between, and pipelines, are not tried: fewer
+    GPUs may be enough.
     """
     question = search.question
     limit = question.memory_share * search.capacity_bytes
     widest = gcd(question.model.heads, question.model.kv_heads, question.gpus_per_node)
     for gpus in (factor * question.gpus for factor in _TIMES_AS_MANY):
         ep = gcd(question.model.experts, gpus)
-        for tp in {1, gcd(widest, gpus)}:
+        for tp in sorted({1, gcd(widest, gpus)}):
             layout = Layout(
                 dp=gpus // tp, tp=tp, sequence_parallel=tp > 1, ep=ep, sharding="fsdp", checkpointing="full"
             )
             memory = plan_memory(plan_for(question, layout), search.capacity_bytes)
             if memory.reserved.high_bytes + memory.outside_bytes <= limit:
-                return gpus
+                return layout
     return None
 
 
@@ -332,7 +333,10 @@ def _none_fits(
     limit = human.size(question.memory_share * capacity)
     needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
     enough = _enough(search)
-    needs += " Ask for larger GPUs." if enough is None else f" It fits from {enough:,} GPUs on."
+    if enough is None:
+        needs += " Ask for larger GPUs."
+    else:
+        needs += f" It fits on {enough.world_size:,} GPUs, as {words(enough)}; fewer may be enough."
     return Advice(
         question=question,
         headline=f"No layout of {human.plural(question.gpus, 'GPU')} fits in {limit}.{needs}",

@@ -12,7 +12,7 @@ from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.advice import Candidate, Lever
 from shardtoll.ledger.answers.training_plan import Layout
 
-_NARROWER: Final = {"fp32": "bf16", "bf16": "fp8"}
+_NARROWER: Final = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp8"}
 """Precision -> the next narrower one that trains with the same range of exponents, or nearly."""
 
 

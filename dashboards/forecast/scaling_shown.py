@@ -63,8 +63,12 @@ def machines(answer: Scaling) -> str:
 def efficiency(answer: Scaling) -> str:
     """Return the column's definition, and how it can exceed 100 % if it does."""
     on = f"{answer.gpu or 'CPU'} on {answer.fabric}"
-    said = f"efficiency: work per GPU and second, against that on {answer.base_world:,} ranks of {on}; "
-    said += "its band is that of the step"
+    ranks = human.plural(answer.base_world, "rank")
+    if answer.strong_base_world != answer.base_world:
+        other = human.plural(answer.strong_base_world, "rank")
+        ranks += f" (with the same work per GPU) and {other} (per step)"
+    said = f"efficiency: work per GPU and second, against that on {ranks} of {on}; "
+    said += "its band is that of both steps"
     priced = [point for point in (*answer.weak, *answer.strong) if not point.unpriced]
     if any(point.efficiency.expected > _MORE for point in priced):
         return f"{said}; above 100 %, more ranks make each GPU's part of the step cheaper"

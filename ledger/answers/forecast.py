@@ -161,7 +161,8 @@ class ScalingPoint:
     other_ns: float
     """Idle and unattributed time, exposed copies."""
     efficiency: Band
-    """Work per GPU and second over that of `Scaling.base_world` ranks on the same machine."""
+    """Work per GPU and second over that of the same machine's `Scaling.base_world` or `strong_base_world`
+    ranks."""
     unpriced: tuple[str, ...] = ()
     """Collectives without a price, as `all_reduce over dp`: the expected step counts their recorded time, and
     only the band holds."""
@@ -185,7 +186,9 @@ class Scaling:
     calibration: str | None = None
     notes: tuple[str, ...] = ()
     base_world: int = 0
-    """The fewest ranks whose step has a price: efficiency is 1 there."""
+    """The fewest ranks whose step has a price with the same work per GPU: efficiency is 1 there."""
+    strong_base_world: int = 0
+    """The same with the same work per step."""
     dry: bool = False
     """Whether it is a dry run, whose step is itself a forecast."""
 

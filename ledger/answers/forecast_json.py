@@ -77,6 +77,7 @@ def scaling_to_json(answer: Scaling) -> dict[str, Any]:
         "world": answer.world,
         "measured": {"world": answer.measured_world, "step_ns": answer.measured_step_ns},
         "base_world": answer.base_world,
+        "strong_base_world": answer.strong_base_world,
         "asked": {"weak": _point(answer.asked("weak")), "strong": _point(answer.asked("strong"))},
         "weak": [_point(point) for point in answer.weak],
         "strong": [_point(point) for point in answer.strong],

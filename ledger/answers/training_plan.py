@@ -92,7 +92,7 @@ class Layout:
         return self.dp * self.tp * self.pp * self.cp
 
 
-PRECISIONS: Final = ("fp32", "fp16", "bf16", "fp8")
+PRECISIONS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class TrainingPlan:
     @property
     def width_bytes(self) -> int:
         """Bytes of one activation, or of a parameter as it is gathered."""
-        return 4 if self.precision == "fp32" else 2
+        return 4 if self.precision in ("fp32", "tf32") else 2
 
     @property
     def expert_tp(self) -> int:

@@ -60,7 +60,7 @@ def derive(report: Report, name: str) -> Derived:
         "model": {key: value for key, value in asdict(model).items() if value is not None},
         "current": {key: value for key, value in asdict(layout).items() if value is not None},
         "sequence": step.sequence,
-        "precision": precision_of(ops),
+        "precision": precision_of(report, ops),
     }
     card = card_of_run(run)
     if card is not None:

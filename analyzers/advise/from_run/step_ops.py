@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -137,9 +138,8 @@ def outermost(attentions: Sequence[StepOp]) -> list[StepOp]:
 
 def _op(row: dict[str, object], with_module: bool) -> StepOp:
     tensors = _TENSOR.findall(str(row["shapes"]))
-    name = str(row["op"]).split("::")[-1].removeprefix("aten.").split(".")[0]
     return StepOp(
-        name,
+        _short(str(row["op"])),
         str(row["phase"]),
         str(row["module"]) if with_module and row["module"] is not None else None,
         1 if with_module else int(str(row["count"])),
@@ -148,9 +148,27 @@ def _op(row: dict[str, object], with_module: bool) -> StepOp:
     )
 
 
-def precision_of(ops: list[StepOp]) -> str:
+def _short(name: str) -> str:
+    return name.split("::")[-1].removeprefix("aten.").split(".")[0]
+
+
+def precision_of(report: Report, ops: list[StepOp]) -> str:
     """The precision of the matmuls, as a plan names it; bf16 if no matmul says."""
     for op in ops:
         if op.matmul is not None or op.is_attention:
-            return next((name for start, name in _WIDTHS.items() if op.dtype.startswith(start)), "bf16")
+            name = next((name for start, name in _WIDTHS.items() if op.dtype.startswith(start)), "bf16")
+            return "tf32" if name == "fp32" and _in_tf32(report) else name
     return "bf16"
+
+
+def _in_tf32(report: Report) -> bool:
+    """Whether a dry run's matmuls ran as TensorFloat-32, which shapes do not show. Measured runs do not say.
+
+    Convolutions have a switch of their own and say nothing of the matmuls.
+    """
+    table = report.tables["dry_ops"].select(["op", "dtype", "flops"])
+    flops: Counter[str] = Counter()
+    for row in table.to_pylist():
+        if _short(row["op"]) in _MATMULS:
+            flops[str(row["dtype"])] += row["flops"]
+    return bool(flops) and flops.most_common(1)[0][0] == "tf32"

@@ -75,17 +75,36 @@ def _matmul(card: Card, work: Matmul) -> Price:
     sibling = sibling_of(card.key, "matmul", dtype)
     grid = None if sibling is None else grid_of("matmul", sibling.name, dtype)
     if sibling is None or grid is None:
-        return _by_constant(card, work.flops, work.bytes, work.dtype)
+        return _by_constant(card, work.flops, _memory_ns(card, work), work.dtype)
     share, within = grid.share((work.m * work.batch, work.n, work.k))
     scale = 1.0 if sibling is card else card.matmul_share / sibling.matmul_share
     time_ns = work.flops / (card.peak_tflops(work.dtype) * 1e3 * share * scale)
-    time_ns = max(time_ns, work.bytes / card.memory_gbps, 1000 * shares()["kernel_floor_us"])
+    time_ns = max(time_ns, _memory_ns(card, work), 1000 * shares()["kernel_floor_us"])
     factor = _WITHIN if within else _BEYOND
+    if work.moved_bytes is not None:
+        factor = _of_convolution(card, work, time_ns)
     if work.dtype == "tf32":
-        return _band(time_ns, _OTHER_GPU, f"{grid.source}, the shares of 16 bits")
+        return _band(time_ns, max(factor, _OTHER_GPU), f"{grid.source}, the shares of 16 bits")
     if sibling is not card:
         return _band(time_ns, max(factor, _OTHER_GPU), f"{grid.source}, scaled from {sibling.name}")
     return _band(time_ns, factor, grid.source)
+
+
+def _memory_ns(card: Card, work: Matmul) -> float:
+    """Return how long its bytes take: a light, which the table's times include. No table has convolutions, so
+    theirs move as fast as those of operators that bandwidth bounds."""
+    share = 1.0 if work.moved_bytes is None else shares()["memory"]
+    return work.bytes / (card.memory_gbps * share)
+
+
+def _of_convolution(card: Card, work: Matmul, time_ns: float) -> float:
+    """Return the factor of the band of a convolution, which a table of matmuls stands for.
+
+    One of many groups multiplies matrices far smaller than any in a table, and its rate is a guess. So the
+    band reaches down to its bytes at the whole bandwidth, and as far up.
+    """
+    light_ns = work.bytes / card.memory_gbps
+    return max(_OTHER_GPU, time_ns / light_ns) if work.batch > 1 and light_ns else _OTHER_GPU
 
 
 def _attention(card: Card, work: Attention) -> Price:
@@ -124,9 +143,9 @@ def _grouped(card: Card, work: GroupedMatmul) -> Price:
     return _band(max(time_ns, whole.expected_ns), _BEYOND, f"grouped, from {whole.source}")
 
 
-def _by_constant(card: Card, flops: float, bytes_: float, dtype: str) -> Price:
+def _by_constant(card: Card, flops: float, memory_ns: float, dtype: str) -> Price:
     rate = card.peak_tflops(dtype) * 1e3 * card.matmul_share
-    time_ns = max(flops / rate, bytes_ / card.memory_gbps, 1000 * shares()["kernel_floor_us"])
+    time_ns = max(flops / rate, memory_ns, 1000 * shares()["kernel_floor_us"])
     return _band(time_ns, _OTHER_GPU, "share of the peak that large matmuls reach")
 
 

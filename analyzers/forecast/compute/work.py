@@ -21,6 +21,9 @@ class Matmul:
     dtype: str = "bfloat16"
     """As torch names it; `float8` for every 8-bit float."""
     batch: int = 1
+    moved_bytes: float | None = None
+    """Bytes that one of a convolution's products reads and writes. Its m x k matrix has each pixel once per
+    position of the window, and no kernel reads it like that. None: the bytes of the matrices."""
 
     @property
     def flops(self) -> float:
@@ -30,6 +33,8 @@ class Matmul:
     @property
     def bytes(self) -> float:
         """Bytes read and written at least."""
+        if self.moved_bytes is not None:
+            return self.moved_bytes
         one = self.m * self.k + self.k * self.n
         return self.batch * (one * width(self.dtype) + self.m * self.n * max(2, width(self.dtype)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.analyzers.forecast.compute import (
@@ -30,6 +30,8 @@ _RATES: Final = {
     **dict.fromkeys(("aten._softmax_backward_data", "aten._log_softmax_backward_data"), "memory_softmax"),
 }
 """Operator that reaches less of the memory bandwidth than a copy -> which of `shares` it reaches."""
+_CONVOLUTIONS: Final = ("aten.convolution", "aten.convolution_backward")
+_MOST_PRODUCTS: Final = 2
 _PCIE_GBPS: Final = 25.0
 """Between host and device: a 16-lane link of the fourth generation moves so many GB/s in practice."""
 
@@ -90,14 +92,20 @@ class Prices:
 def products_of(op: DryOp, work: Work) -> int:
     """Return how many products of the operator's size it runs: a convolution's backward has two, its own
     gradient's and its weight's."""
-    return max(1, round(op.flops / work.flops)) if isinstance(work, Matmul) and work.flops else 1
+    if not isinstance(work, Matmul) or not work.flops:
+        return 1
+    # Kept dry runs may hold torch's count of a grouped backward, which is larger by the number of groups.
+    return min(_MOST_PRODUCTS, max(1, round(op.flops / work.flops)))
 
 
 def work_of(op: DryOp) -> Work:
     """Return the operator as the price list knows it."""
     dtype = op.dtype or "float32"
     if op.kind == "gemm" and op.m and op.n and op.k:
-        return Matmul(op.m, op.n, op.k, dtype, op.batch or 1)
+        work = Matmul(op.m, op.n, op.k, dtype, op.batch or 1)
+        if op.op.rpartition(".")[0] in _CONVOLUTIONS:
+            return replace(work, moved_bytes=(op.read_bytes + op.written_bytes) / products_of(op, work))
+        return work
     if op.kind == "grouped_gemm" and op.groups and op.m and op.n and op.k:
         return GroupedMatmul(op.groups, max(1, op.m // op.groups), op.n, op.k, dtype)
     if op.kind == "attention" and op.seq_q and op.seq_kv and op.heads:

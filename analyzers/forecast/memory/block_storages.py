@@ -40,7 +40,7 @@ def block_sizes(plan: TrainingPlan, recipe: Recipe, host_ahead: bool) -> BlockSi
     stream before the allocator may use their memory again, so each layer's stays.
     """
     model, layout = plan.model, plan.layout
-    element = 4 if plan.precision == "fp32" else 2
+    element = plan.width_bytes
     tokens = layout.micro_batch * plan.sequence / layout.cp
     full = tokens * model.hidden * element
     head = model.head_width

@@ -57,7 +57,7 @@ class RankAllocations:
         self.stays_gathered = self.fsdp and layout.pp > 1
         self.state_shards = shards if self.fsdp else 1
         self.optimizer_shards = 1 if layout.sharding == "ddp" else shards
-        self.element = 4 if plan.precision == "fp32" else 2
+        self.element = plan.width_bytes
         tokens = layout.micro_batch * plan.sequence / layout.cp
         self.logits = tokens * plan.model.vocab / layout.tp if self.last else 0.0
 

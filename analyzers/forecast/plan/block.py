@@ -142,6 +142,8 @@ def _attention(
         count = float(batch * queries * keys)
         return (forward, backward), (_SCORE_BYTES[0] * count, _SCORE_BYTES[1] * count)
     kept = max(1, model.kv_heads // share.tp)
+    # TensorFloat-32 is for torch's own products: fused attention of float32 stays float32.
+    dtype = "float32" if dtype == "tf32" else dtype
     times = [
         price_operator(
             gpu,
@@ -156,7 +158,7 @@ def _attention(
 
 def _streamed(model: ModelShape, share: Share, dtype: str, traits: Traits) -> tuple[float, float]:
     """Return bytes that norms, residuals, rotary embedding and activations move, forward and backward."""
-    width = 4 if dtype == "float32" else 2
+    width = 4 if dtype in ("float32", "tf32") else 2
     tokens = share.tokens
     normed = tokens / share.tp if share.sequence_parallel else tokens
     hidden = width * normed * model.hidden * traits.hidden_passes

@@ -22,7 +22,14 @@ _BACKWARD_LAUNCHES: Final = 1.2
 """Host time of a backward over its forward's. Autograd launches from C++: about twice the kernels, in little
 more time."""
 
-DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
+DTYPES: Final = {
+    "fp32": "float32",
+    "tf32": "tf32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8",
+    "fp4": "float4",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
     dtype = DTYPES[plan.precision]
     terms = block_terms(plan.model, share, plan.gpu, dtype, traits)
     head = head_terms(
-        plan.model, share, plan.gpu, traits, "float32" if plan.precision == "fp32" else "bfloat16"
+        plan.model, share, plan.gpu, traits, dtype if plan.precision in ("fp32", "tf32") else "bfloat16"
     )
     forward = _pass(plan, traits, constants, terms, 0)
     backward = _pass(plan, traits, constants, terms, 1)

@@ -14,7 +14,7 @@ from shardtoll.analyzers.forecast.plan.constants import widths
 from shardtoll.analyzers.forecast.plan.other_gpu import compute_factors
 from shardtoll.analyzers.forecast.rescale.recorded_step import Recorded, recorded_step
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, scales_with_world, times_ns
-from shardtoll.ledger import Report, UsageError
+from shardtoll.ledger import Report, Run, UsageError
 from shardtoll.ledger.answers.forecast import Band, Scaling, ScalingPoint
 from shardtoll.ledger.words import human
 
@@ -22,6 +22,8 @@ _COMPUTE_BAND: Final = 1.04
 """Factor of the band of compute that does not change: runs of one layout differ by so much between days."""
 _OFF: Final = 0.01
 """From this share on a note says that the recorded step is not the mean step."""
+_NAMELESS: Final = ("cuda", "gpu", "xpu")
+"""Devices that are some accelerator, and do not say which."""
 _LEAST: Final = 0.01
 """Least share of the expected step at which a band begins: a rate needs a time."""
 
@@ -67,6 +69,7 @@ def scale_run(
         after.fabric.name, world, points["weak"], points["strong"],
         None if anchor is None else human.plural(anchor.run.world_size, "rank"),
         tuple(dict.fromkeys(notes)), base_world=_base(points["weak"]).world,
+        strong_base_world=_base(points["strong"]).world,
         dry=report.run.source == "dry",
     )  # fmt: skip
 
@@ -119,7 +122,7 @@ def _correction(
     is."""
     if anchor is None:
         return 0.0, 1.0
-    _refuse_another_machine(report, anchor)
+    _refuse_another_machine(report, anchor, notes)
     recorded = recorded_step(report)
     measured, there = report.run.world_size, anchor.run.world_size
     point = _point(recorded, measured, there, machine, machine, strides, "weak", (0.0, 1.0), notes)
@@ -127,21 +130,37 @@ def _correction(
     return ratio, math.log(there / measured)
 
 
-def _refuse_another_machine(report: Report, anchor: Report) -> None:
-    """Raise UsageError for a run that says nothing of this one's steps: a forecast, or of another GPU."""
+def _refuse_another_machine(report: Report, anchor: Report, notes: list[str]) -> None:
+    """Raise UsageError for a run that says nothing of this one's steps: a forecast, or of another GPU.
+
+    A GPU that a record does not name may be the same: a note says so.
+    """
     if anchor.run.source == "dry" and report.run.source != "dry":
         raise UsageError(
             "the run that corrects is a dry run, and a forecast corrects no measured step",
             "give --calibrate a measured run of the same job",
         )
-    cards = [card_of_run(each.run) for each in (report, anchor)]
-    gpus = [each.run.device or "an unknown device" if card is None else card.name
-            for each, card in zip((report, anchor), cards, strict=True)]  # fmt: skip
-    if gpus[0] != gpus[1]:
+    gpus = [_named(each.run) for each in (report, anchor)]
+    on_cpu_and_not = "cpu" in gpus and any(each.run.device in _NAMELESS for each in (report, anchor))
+    if on_cpu_and_not or (None not in gpus and gpus[0] != gpus[1]):
+        names = [name or "a GPU" for name in gpus]
         raise UsageError(
-            f"the run is on {gpus[0]}, and the one that corrects on {gpus[1]}",
+            f"the run is on {names[0]}, and the one that corrects on {names[1]}",
             "give --calibrate a run of the same job on the same kind of GPU",
         )
+    if None in gpus:
+        known = gpus[0] or gpus[1]
+        whose = "the runs were" if known is None else f"the run{' that corrects' if gpus[0] else ''} was"
+        taken = "both are taken to be the same" if known is None else f"it is taken to be {known}"
+        notes.append(f"which GPU {whose} on is unknown: {taken}")
+
+
+def _named(run: Run) -> str | None:
+    """Return the GPU that a run was on, or `cpu`; None if its record names none."""
+    card = card_of_run(run)
+    if card is not None:
+        return card.name
+    return None if run.device in _NAMELESS else run.device or None
 
 
 def _point(
@@ -200,19 +219,25 @@ def _base(points: Sequence[ScalingPoint]) -> ScalingPoint:
 def _with_efficiency(points: Sequence[ScalingPoint], kind: str) -> tuple[ScalingPoint, ...]:
     """Return points, by ranks, with their work per GPU and second over that of `_base`.
 
-    The run itself is no base for another machine: a faster one would have an efficiency above 1.
+    The run itself is no base for another machine: a faster one would have an efficiency above 1. Both steps
+    may be off, each by its own band; the base is 1 whatever its step takes.
     """
-    base = _base(points)
+    base, strong = _base(points), kind == "strong"
     return tuple(
         point
         if point is base
         else replace(
             point,
-            efficiency=point.step_ns.inverse(
-                base.step_ns.expected * (base.world / point.world if kind == "strong" else 1.0)
-            ),
+            efficiency=_over(base.step_ns, point.step_ns, base.world / point.world if strong else 1.0),
         )
         for point in points
+    )
+
+
+def _over(one: Band, other: Band, factor: float) -> Band:
+    """Return how often `other` goes into `one`, times a factor."""
+    return Band(
+        factor * one.expected / other.expected, factor * one.low / other.high, factor * one.high / other.low
     )
 
 

@@ -371,7 +371,7 @@ def _precision(row: Row, config: str) -> str:
         return "fp4"
     for name in _PRECISIONS[1:]:
         if name in text:
-            return {"float8": "fp8", "tf32": "fp32"}.get(name, name)
+            return "fp8" if name == "float8" else name
     return "bf16"
 
 

@@ -1,5 +1,6 @@
 """Advice: legal layouts against a brute force, the choice, the path, levers; small models only."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -125,12 +126,24 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     advice = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192))
     assert advice.best is None
     assert advice.headline.startswith("No layout of 2 GPUs fits in ")
-    assert advice.headline.endswith(" It fits from 32 GPUs on.")
+    assert advice.headline.endswith(
+        " It fits on 32 GPUs, as FSDP 32, micro-batch 1, full checkpointing; fewer may be enough."
+    )
     assert advise(replace(BASE, model=large, gpus=32, sequences=32, sequence=8192)).best is not None
     tiny = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192, memory_share=0.02))
     assert tiny.headline.endswith(" Ask for larger GPUs.")
     # A job that cannot run loses no time to checkpoints.
     assert advice.failures is None
+
+
+def test_fewer_gpus_may_hold_the_model_than_the_answer_names() -> None:
+    large = ModelShape(80, 8192, 64, 8, 28672, 128256, gated=True)
+    none = advise(replace(BASE, model=large, gpus=16, sequences=16, sequence=8192))
+    named = re.search(r" It fits on ([0-9]+) GPUs, as .*; fewer may be enough\.$", none.headline)
+    assert named is not None, none.headline
+    fewer = advise(replace(BASE, model=large, gpus=24, sequences=24, sequence=8192))
+    assert fewer.best is not None
+    assert int(named[1]) > 24
 
 
 def test_one_gpu_is_no_data_parallelism() -> None:

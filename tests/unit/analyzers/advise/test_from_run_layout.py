@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,16 @@ from shardtoll.analyzers.advise.advise import Beside, advise
 from shardtoll.analyzers.advise.from_run.measured import loader_rates, measured_beside
 from shardtoll.analyzers.advise.from_run.run_question import derive
 from shardtoll.analyzers.advise.from_run.step_layout import degrees_of, sharding_of
+from shardtoll.analyzers.advise.search import plan_for
+from shardtoll.analyzers.forecast.memory import plan_memory
+from shardtoll.analyzers.forecast.plan import FabricNetwork, price_plan
+from shardtoll.analyzers.forecast.rows.parse import read_row
+from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger import Compute, Report, Stall, UsageError
+from shardtoll.ledger.answers.training_plan import Layout
+from shardtoll.ledger.records.dry import DryOp
 from shardtoll.ledger.report.report import FabricInfo
+from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.advise.test_advise import BASE
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 
@@ -60,6 +69,38 @@ def test_groups_with_and_without_the_name_of_a_mesh_dimension_have_a_sharding(di
     ]
     made = report(4, {"dp": 2, "tp": 2}, collectives=scatters)
     assert sharding_of(made, degrees_of(made)) == ("zero1", "tp" in dims)
+
+
+def dry_op(op: str, dtype: str, flops: int) -> DryOp:
+    return DryOp(0, 0, 0, f"aten.{op}.default", "gemm", "forward", flops, 4, 4, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dry", "precision"),
+    [
+        ((), "fp32"),
+        ((("mm", "float32", 5),), "fp32"),
+        ((("mm", "tf32", 5), ("addmm", "float32", 3)), "tf32"),
+        # A switch of convolutions alone, which torch has on.
+        ((("convolution", "tf32", 9), ("mm", "float32", 5)), "fp32"),
+    ],
+)
+def test_products_of_float32_have_the_precision_of_the_dry_run(dry: Any, precision: str) -> None:
+    shapes = [replace(row, shapes=row.shapes.replace("bf16", "f32")) for row in stage(0, range(2))]
+    made = report(1, computes=shapes)
+    made = replace(made, tables={**made.tables, "dry_ops": to_table("dry_ops", [dry_op(*op) for op in dry])})
+    assert derive(made, "run").values["precision"] == precision
+
+
+def test_tensorfloat_32_is_float32_in_memory_and_half_of_16_bits_in_time() -> None:
+    plans = {name: plan_for(replace(BASE, precision=name), Layout(dp=8)) for name in ("fp32", "tf32", "bf16")}
+    fabric = FabricNetwork(load_fabric("h100x8-ib400"))
+    exact, narrow, half = (price_plan(plan, fabric).compute_ns for plan in plans.values())
+    assert half < narrow < exact
+    peaks = [plan_memory(plan, 80 << 30).reserved.expected_bytes for plan in plans.values()]
+    assert peaks[0] == peaks[1] > peaks[2]
+    row = {"model": "llama3-8b", "gpus": "8", "gpu": "h100-sxm", "precision": "TF32", "seq": "2048"}
+    assert read_row(row).plan.precision == "tf32"
 
 
 def test_a_mesh_that_does_not_divide_the_ranks_is_refused() -> None:

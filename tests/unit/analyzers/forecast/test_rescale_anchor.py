@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers.forecast.rescale.scaling import scale_run
+from shardtoll.analyzers.forecast.rescale.other_sizes import scale_run
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.dashboards.forecast.scaling_shown import headline, markdown
@@ -49,3 +49,33 @@ def test_a_forecast_corrects_no_measured_step_and_another_gpu_none() -> None:
         scaled(report(100), report(150, source="dry"))
     with pytest.raises(UsageError, match="the run is on cpu, and the one that corrects on h100-sxm"):
         scaled(report(100), report(150, device="NVIDIA H100 80GB HBM3"))
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(
+    ("device", "other", "whose"),
+    [
+        ("cuda", H100, "the run was on is unknown: it is taken to be h100-sxm"),
+        (H100, "cuda", "the run that corrects was on is unknown: it is taken to be h100-sxm"),
+        (H100, None, "the run that corrects was on is unknown: it is taken to be h100-sxm"),
+        ("cuda", None, "the runs were on is unknown: both are taken to be the same"),
+    ],
+)
+def test_a_gpu_that_a_record_does_not_name_may_be_the_same(
+    device: str | None, other: str | None, whose: str
+) -> None:
+    made = scaled(report(100, device=device), report(150, device=other))
+    assert made.weak[0].step_ns.expected == pytest.approx(150 * MS)
+    (note,) = [note for note in made.notes if note.startswith("which GPU ")]
+    assert note.startswith(f"which GPU {whose}")
+
+
+def test_two_named_gpus_are_two_and_one_needs_no_note() -> None:
+    with pytest.raises(UsageError, match="the run is on Some GPU, and the one that corrects on h100-sxm"):
+        scaled(report(100, device="Some GPU"), report(150, device=H100))
+    assert not scaled(report(100, device=H100), report(150, device=H100)).notes
+    # A nameless GPU is no CPU.
+    with pytest.raises(UsageError, match="the run is on cpu, and the one that corrects on a GPU"):
+        scaled(report(100), report(150, device="cuda"))

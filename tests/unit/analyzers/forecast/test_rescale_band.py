@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.rescale import other_sizes
 from shardtoll.analyzers.forecast.rescale.inside import Sent
 from shardtoll.analyzers.forecast.rescale.other_sizes import scale_run
 from shardtoll.analyzers.forecast.rescale.recorded_step import recorded_step
@@ -21,6 +23,7 @@ from shardtoll.analyzers.replay.events.engine import simulate
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.dashboards.forecast import scaling_page, scaling_shown
 from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.answers.forecast_json import scaling_to_json
 from shardtoll.ledger.words import human
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 
@@ -114,8 +117,16 @@ def test_efficiency_is_against_the_fewest_ranks_of_the_same_machine():
             share = first.step_ns.expected / point.step_ns.expected * (1 if work == 1 else 2 / point.world)
             assert point.efficiency.expected == pytest.approx(share)
             assert point.efficiency.expected <= 1
+            if point is points[0]:
+                assert point.efficiency == Band(1.0, 1.0, 1.0)
+                continue
+            # Either step may be off.
+            scaled = 1 if work == 1 else 2 / point.world
+            low = points[0].step_ns.low / point.step_ns.high * scaled
+            high = points[0].step_ns.high / point.step_ns.low * scaled
+            assert (point.efficiency.low, point.efficiency.high) == pytest.approx((low, high))
     base = "work per GPU and second, against that on 2 ranks of CPU on h100x8-ib400"
-    said = f"{base}; its band is that of the step"
+    said = f"{base}; its band is that of both steps"
     assert scaling_shown.efficiency(answer) == f"efficiency: {said}"
     out = StringIO()
     Console(file=out, width=140).print(scaling_shown.renderable(answer, 140))
@@ -125,6 +136,28 @@ def test_efficiency_is_against_the_fewest_ranks_of_the_same_machine():
     assert scale_run(report, "job", MACHINE, MACHINE, 1).base_world == 1
     cheap = replace(answer.weak[1], efficiency=Band(1.2, 1.1, 1.3))
     assert "above 100 %, more ranks make" in scaling_shown.efficiency(replace(answer, weak=(first, cheap)))
+
+
+def test_each_kind_of_scaling_names_its_own_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [collective(step=number, rank=rank) for number in (0, 1) for rank in (0, 1)]
+    report = run(ledger(rows, steps=[step(number, rank) for number in (0, 1) for rank in (0, 1)]))
+    point = other_sizes._point
+
+    def unpriced(*given: Any) -> Any:
+        """As if the fewest ranks had no price for the same work per step."""
+        made = point(*given)
+        return replace(made, unpriced=("all_reduce",)) if given[2] == 2 and "strong" in given else made
+
+    monkeypatch.setattr(other_sizes, "_point", unpriced)
+    answer = scale_run(report, "job", MACHINE, MACHINE, 8)
+    assert (answer.base_world, answer.strong_base_world) == (2, 4)
+    for points, base in ((answer.weak, 2), (answer.strong, 4)):
+        (one,) = [each.world for each in points if each.efficiency == Band(1.0, 1.0, 1.0)]
+        assert one == base
+    made = scaling_to_json(answer)
+    assert (made["base_world"], made["strong_base_world"]) == (2, 4)
+    said = "against that on 2 ranks (with the same work per GPU) and 4 ranks (per step) of"
+    assert said in scaling_shown.efficiency(answer)
 
 
 def test_the_parts_of_a_forecast_add_up_to_its_step():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.parse import read_row
+from shardtoll.analyzers.forecast.rows.row_prices import priced_row
 
 ROW = {
     "model": "llama3-8b", "gpus": "64", "gpu": "h100-sxm", "framework": "torchtitan", "precision": "bf16",
