@@ -21,12 +21,22 @@ def note(tensor: torch.Tensor, numbers: torch.Tensor | None) -> None:
     """Note the numbers of a fake tensor, None if unknown. Torch forgets them when it writes others to it."""
     if type(tensor) is not FakeTensor:
         return
-    if numbers is None:
-        if tensor.constant is not None:
-            tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+    before, converter = tensor.constant, tensor.fake_mode.fake_tensor_converter
+    if before is not None and numbers is not None and _takes(before, numbers):
+        # Views, and what this is a view of, hold numbers of the same storage.
+        before.copy_(numbers)
         return
-    tensor.constant = numbers
-    tensor.fake_mode.fake_tensor_converter.add_constant_storage_mapping(tensor)
+    if before is not None:
+        converter.invalidate_constant_aliases(before)
+    if numbers is not None:
+        tensor.constant = numbers
+        converter.add_constant_storage_mapping(tensor)
+
+
+def _takes(before: torch.Tensor, numbers: torch.Tensor) -> bool:
+    """Whether numbers can be written over those before: an expanded tensor has one place for many."""
+    same = before.shape == numbers.shape and before.dtype == numbers.dtype
+    return same and torch._debug_has_internal_overlap(before) == 0
 
 
 class Exchanged:

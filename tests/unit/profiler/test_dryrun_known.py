@@ -83,6 +83,33 @@ def test_gathered_and_broadcast_numbers_are_known() -> None:
     assert answered(gathered)[0] == [7] * 9
 
 
+def test_views_see_what_a_collective_writes() -> None:
+    def whole() -> list[float]:
+        numbers = torch.tensor([3.0, 5.0], device="cuda")
+        first = numbers[0]
+        dist.all_reduce(numbers)
+        return [first.item(), *numbers.tolist()]
+
+    def part() -> list[float]:
+        numbers = torch.tensor([3.0, 5.0], device="cuda")
+        last = numbers[1]
+        dist.all_reduce(last)
+        return [last.item(), *numbers.tolist()]
+
+    assert answered(whole)[0] == [12.0, 12.0, 20.0]
+    assert answered(part)[0] == [20.0, 3.0, 20.0]
+
+
+def test_views_of_what_becomes_unknown_are_unknown() -> None:
+    def ask() -> list[float]:
+        numbers = torch.tensor([3.0, 5.0], device="cuda")
+        first = numbers[0]
+        dist.all_reduce(numbers, op=dist.ReduceOp.PRODUCT)
+        return [first.item(), *numbers.tolist()]
+
+    assert answered(ask)[0] == [0.0, 0.0, 0.0]
+
+
 def test_reading_a_known_number_waits_for_the_device() -> None:
     def waits(ask: Callable[[], Any]) -> int:
         rows = answered(ask)[1].tables["dry_waits"].to_pylist()
