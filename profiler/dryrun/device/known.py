@@ -56,7 +56,8 @@ class Exchanged:
             return
         outputs = tensors_in([self._arguments.get(name) for name in _OUTPUTS])
         for place, tensor in enumerate(outputs or self._given):
-            numbers = self._known[0 if self._op == "all_gather" else place] if self._known else None
+            # One input makes the outputs of all ranks; several coalesced ones have theirs in turn.
+            numbers = self._known[place % len(self._known)] if self._known else None
             note(tensor, None if numbers is None else self._made(numbers, tensor))
 
     def _made(self, numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:

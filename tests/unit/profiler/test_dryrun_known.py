@@ -83,6 +83,18 @@ def test_gathered_and_broadcast_numbers_are_known() -> None:
     assert answered(gathered)[0] == [7] * 9
 
 
+def test_coalesced_gathers_keep_their_numbers_apart() -> None:
+    def gathered() -> list[int]:
+        given = [torch.tensor([number], device="cuda") for number in (1, 2)]
+        whole = [torch.zeros(WORLD, dtype=torch.int64, device="cuda") for _ in given]
+        with dist._coalescing_manager(device=torch.device("cuda")):
+            for output, part in zip(whole, given, strict=True):
+                dist.all_gather_into_tensor(output, part)
+        return [*whole[0].tolist(), *whole[1].tolist()]
+
+    assert answered(gathered)[0] == [1] * WORLD + [2] * WORLD
+
+
 def test_views_see_what_a_collective_writes() -> None:
     def whole() -> list[float]:
         numbers = torch.tensor([3.0, 5.0], device="cuda")
