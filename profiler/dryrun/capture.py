@@ -61,6 +61,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.note_total: Callable[[torch.Tensor, int], None] = lambda *_: None
         self.total_of: Callable[[torch.Tensor], int | None] = lambda _: None
         self.sent: Callable[[Any], None] = lambda _: None
+        self.assumed: Callable[[str], None] = lambda _: None
+        """Called with what a result takes for granted of ranks that do not run."""
         self._kinds: dict[int, tuple[int, Any, bool | None, Any, bool]] = {}
         self._memo = Memo(tensors.mode)
         self._subclasses: dict[tuple[type, ...], bool] = {}
@@ -281,10 +283,12 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             first = self.issued[-1][0]
         # A functional one has its number taken away: torch's wrapper of its result cannot hold one.
         native = func.namespace == "c10d" and bool(calls)
-        exchanged = Exchanged(calls[0].op, arguments, _ranks_of(calls[0].group)) if native else None
+        exchanged = Exchanged(calls[0], arguments) if native else None
         result = self._issued(func, args, kwargs)
         if exchanged is not None:
-            exchanged.note()
+            assumed = exchanged.note()
+            if assumed is not None:
+                self.assumed(assumed)
         self.sent(arguments.get("tensors") or tensors_in(args)[:1])
         for tensor in tensors_in(result):
             if isinstance(tensor, FakeTensor) and not self.storages.knows(tensor):
@@ -363,10 +367,6 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 place.source,
             )
         )
-
-
-def _ranks_of(group: Any) -> int:
-    return int(group.size()) if group is not None else 1
 
 
 def _without_number(value: Any) -> Any:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 WORLD = 4
 
 
-def answered(ask: Callable[[], Any]) -> tuple[Any, Ledger]:
+def answered(ask: Callable[[], Any], rank: int = 0) -> tuple[Any, Ledger]:
     """Return what the program saw in its last step, and the ledger of that step."""
     seen: list[Any] = []
 
@@ -31,7 +31,7 @@ def answered(ask: Callable[[], Any]) -> tuple[Any, Ledger]:
             seen.append(ask())
             adam.step()
 
-    ledger = recorded(train, world=WORLD)
+    ledger = recorded(train, world=WORLD, rank=rank)
     return seen[-1], ledger
 
 
@@ -93,6 +93,62 @@ def test_coalesced_gathers_keep_their_numbers_apart() -> None:
         return [*whole[0].tolist(), *whole[1].tolist()]
 
     assert answered(gathered)[0] == [1] * WORLD + [2] * WORLD
+
+
+def assumed(ledger: Ledger) -> list[str]:
+    return [text for text in ledger.frame("notices")["text"] if "equal on all ranks" in text]
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, 5), (1, 0)])
+def test_only_the_root_knows_what_it_broadcasts(rank: int, expected: int) -> None:
+    def ask() -> int:
+        number = torch.tensor([5 if dist.get_rank() == 0 else 7], device="cuda")
+        dist.broadcast(number, 0)
+        return int(number.item())
+
+    seen, ledger = answered(ask, rank)
+    assert seen == expected
+    answers = [text for text in ledger.frame("notices")["text"] if "item()" in text]
+    assert len(answers) == (rank != 0)
+    assert assumed(ledger) == []
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather"])
+def test_equal_numbers_are_an_assumption_with_its_line(op: str) -> None:
+    def ask() -> None:
+        number = torch.tensor([5], device="cuda")
+        if op == "all_reduce":
+            dist.all_reduce(number)
+        else:
+            dist.all_gather_into_tensor(torch.zeros(WORLD, dtype=torch.int64, device="cuda"), number)
+
+    (line,) = assumed(answered(ask)[1])
+    assert line.startswith(f"numbers of an {op} were taken as equal on all ranks, 2 times, at ")
+    assert "test_dryrun_known.py:" in line
+
+
+def test_numbers_that_nobody_knows_are_no_assumption() -> None:
+    assert assumed(answered(lambda: dist.all_reduce(torch.randn(4, device="cuda")))[1]) == []
+
+
+def test_what_is_sent_to_a_root_stays_known() -> None:
+    def ask() -> int:
+        number = torch.tensor([5], device="cuda")
+        dist.gather(number, None, 0)
+        return int(number.item())
+
+    assert answered(ask, rank=1)[0] == 5
+
+
+def test_a_sum_of_bools_is_unknown() -> None:
+    def ask() -> bool:
+        flag = torch.tensor([True], device="cuda")
+        dist.all_reduce(flag)
+        return bool(flag.item())
+
+    seen, ledger = answered(ask)
+    assert seen is False
+    assert any("item()" in text for text in ledger.frame("notices")["text"])
 
 
 def test_views_see_what_a_collective_writes() -> None:
