@@ -543,6 +543,16 @@ def test_a_group_has_the_backend_that_the_program_asked_for(asked: str | None) -
     assert seen == [whole, whole, whole, "gloo"]
 
 
+def test_the_programs_own_filters_of_warnings_stay() -> None:
+    message = "Accessing the data pointer of FakeTensor"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=message)
+        warnings.filterwarnings("error", category=BytesWarning)
+        before = list(warnings.filters)
+        recorded(lambda: trained(nn.Linear(16, 16).cuda()))
+        assert list(warnings.filters) == before
+
+
 def test_hosts_meet_in_a_monitored_barrier() -> None:
     def train() -> None:
         dist.init_process_group("nccl")
