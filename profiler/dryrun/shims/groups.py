@@ -62,6 +62,8 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             store=torch._C._distributed_c10d.HashStore(),
             **({} if timeout is None else {"timeout": timeout}),
         )
+        # Names of groups that a program destroyed come again.
+        backends.clear()
         backends[_name_of(None)] = _backend_of(backend)
 
     for name in _GROUP_MODULES:
@@ -85,8 +87,16 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
         return group
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
+    known = dist.get_backend
+
+    @functools.wraps(known)
+    def get_backend(group: Any = None) -> str:
+        # It refuses a group that does not exist, and one that this rank is no member of.
+        known(group)
+        return backends.get(_name_of(group), "nccl")
+
     # Only for the program: torch's own code asks its own name for it, to choose what a backend can do.
-    replaced.put(dist, "get_backend", lambda group=None: backends.get(_name_of(group), "nccl"))
+    replaced.put(dist, "get_backend", get_backend)
     # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
     replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
     # Hosts meet in it: gloo has it, and the fake group has not.

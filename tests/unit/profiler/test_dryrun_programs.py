@@ -543,6 +543,26 @@ def test_a_group_has_the_backend_that_the_program_asked_for(asked: str | None) -
     assert seen == [whole, whole, whole, "gloo"]
 
 
+def test_a_group_that_is_not_there_has_no_backend() -> None:
+    def train() -> None:
+        with pytest.raises(ValueError, match="process group has not been initialized"):
+            dist.get_backend()
+        dist.init_process_group("gloo")
+        ours, others = dist.new_group([0, 1], backend="nccl"), dist.new_group([2, 3])
+        assert dist.get_backend(ours) == "nccl"
+        with pytest.raises(ValueError, match="Invalid process group"):
+            dist.get_backend(others)
+        dist.destroy_process_group()
+        for group in (None, ours):
+            with pytest.raises(ValueError, match=r"process group|Process group"):
+                dist.get_backend(group)
+        dist.init_process_group("nccl")
+        assert dist.get_backend() == "nccl"
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train, world=4)
+
+
 def test_the_programs_own_filters_of_warnings_stay() -> None:
     message = "Accessing the data pointer of FakeTensor"
     with warnings.catch_warnings():
