@@ -57,6 +57,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.waits: list[DryWait] = []
         self.issued: list[tuple[int, str]] = []
         """Order and stream of each collective of the step, as issued."""
+        self.has_cudnn = True
+        """Whether convolutions run in cuDNN."""
         self.region: Callable[[], int | None] = lambda: None
         self.note_total: Callable[[torch.Tensor, int], None] = lambda *_: None
         self.total_of: Callable[[torch.Tensor], int | None] = lambda _: None
@@ -208,7 +210,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _op(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place, order: int) -> None:
         assert self.step is not None
-        work = Work(func, args, kwargs, result)
+        work = Work(func, args, kwargs, result, has_cudnn=self.has_cudnn)
         self.ops.append(
             DryOp(
                 step=self.step,

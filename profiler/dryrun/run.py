@@ -117,6 +117,7 @@ class DryRun:
         mode.note_total, mode.total_of = values.note_total, values.total_of
         mode.region = lambda: self.shim.region
         mode.sent = lambda sent: setattr(self.shim, "last_sent", sent)
+        mode.has_cudnn = self.options.machine.has_cudnn
         mode.assumed = self.shim.guess
         self.shim.work_waited = self._work_waited
         self.shim.work_handed = self._work_handed
