@@ -22,9 +22,9 @@ MACHINE = DryMachine(
 )
 
 
-def options(world: int = 1, rank: int = 0, **choices: Any) -> DryOptions:
+def options(world: int = 1, rank: int = 0, machine: DryMachine = MACHINE, **choices: Any) -> DryOptions:
     """What tests play: a rank of a job on machines of eight H100."""
-    return DryOptions(World(world, rank, 8), MACHINE, **choices)
+    return DryOptions(World(world, rank, 8), machine, **choices)
 
 
 def recorded(program: Callable[[], Any], world: int = 1, rank: int = 0, **choices: Any) -> Ledger:

@@ -8,7 +8,7 @@ Maker = Literal["nvidia", "amd"]
 
 _WORDS: Final[dict[Maker, tuple[str, ...]]] = {
     "nvidia": ("NVIDIA", "TESLA", "GEFORCE"),
-    "amd": ("AMD", "INSTINCT"),
+    "amd": ("AMD", "INSTINCT", "MI1", "MI2", "MI3"),
 }
 
 

@@ -118,25 +118,28 @@ def tell_written(files: Iterable[Path], *, as_json: bool) -> None:
 
 
 def choose_writers(
-    targets: Sequence[Path], *, sources: int, makers: Mapping[str, str] = WRITERS
+    targets: Sequence[Path], *, sources: int, makers: Mapping[str, str] = WRITERS, keeps_run: bool = False
 ) -> list[tuple[Writer, Path]]:
     """Return the writer of each target; raises UsageError as `check_targets`."""
-    check_targets(targets, makers, sources=sources)
+    check_targets(targets, makers, sources=sources, keeps_run=keeps_run)
     return [(pkgutil.resolve_name(_chosen(target, makers)), target) for target in targets]
 
 
-def check_targets(targets: Sequence[Path], makers: Mapping[str, str], *, sources: int = 1) -> None:
+def check_targets(
+    targets: Sequence[Path], makers: Mapping[str, str], *, sources: int = 1, keeps_run: bool = False
+) -> None:
     """Look whether each target can be written, before anything is read.
 
     Raises UsageError for an ending that none writes, for a target given twice, or for one that cannot be
-    written. It also refuses targets of several sources, which would overwrite each other.
+    written. It also refuses targets of several sources, which would overwrite each other. `keeps_run`: the
+    command has --out, the folder of a run, which a target without an ending may mean.
     """
     if targets and sources > 1:
         raise UsageError(f"-o is given with {sources} paths", "report them one by one, each to its own file")
     if len(set(targets)) < len(targets):
         raise UsageError(f"-o names {_twice(targets)} twice", "name each file once")
     for target in targets:
-        _chosen(target, makers)
+        _chosen(target, makers, keeps_run=keeps_run)
     for target in targets:
         check_target(target)
 
@@ -174,11 +177,12 @@ def _twice(targets: Sequence[Path]) -> Path:
     return next(target for target in targets if targets.count(target) > 1)
 
 
-def _chosen(target: Path, makers: Mapping[str, str]) -> str:
+def _chosen(target: Path, makers: Mapping[str, str], *, keeps_run: bool = False) -> str:
     whole = target.name.lower()
     endings = [ending for ending in makers if whole.endswith(ending) and len(whole) > len(ending)]
     if not endings:
+        folder = f", or keep the run in a folder by --out {target}" if keeps_run and not target.suffix else ""
         raise UsageError(
-            f"-o {target} ends in none of {', '.join(makers)}", "end the file's name in one of them"
+            f"-o {target} ends in none of {', '.join(makers)}", f"end the file's name in one of them{folder}"
         )
     return makers[max(endings, key=len)]

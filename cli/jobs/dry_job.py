@@ -59,7 +59,7 @@ def dryrun(
     if request.rank >= request.world:
         raise UsageError(f"--rank {request.rank} in a job of {request.world}", "ranks count from 0")
     per_hour = price_per_gpu_hour(request.price)
-    writers = choose_writers(output, sources=1)
+    writers = choose_writers(output, sources=1, keeps_run=True)
     if out is not None:
         make_folder(out)
     here = Path.cwd()

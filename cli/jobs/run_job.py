@@ -78,7 +78,7 @@ def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunO
             raise UsageError(f"--checks {unknown[0]} is unknown", f"choose among {', '.join(CHECKS)}")
         if options.hang_after is not None and not 0 <= options.hang_after < 1e9:
             raise UsageError(f"--hang-after is {options.hang_after}", "give seconds, or 0 for no stacks")
-        writers = choose_writers(options.output, sources=1)
+        writers = choose_writers(options.output, sources=1, keeps_run=True)
         if options.out is not None:
             make_folder(options.out)
         if nproc is not None:

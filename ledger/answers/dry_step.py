@@ -36,6 +36,8 @@ class DryMachine:
     """Figures of a GPU that came from a file, as TOML; None for a shipped one."""
     fabric_toml: str | None = None
     """Figures of a fabric that came from a file, as TOML; None for a shipped one."""
+    has_cudnn: bool = True
+    """Whether convolutions run in cuDNN, which torch lets use TensorFloat-32; AMD's library does not."""
 
 
 @dataclass(frozen=True, slots=True)

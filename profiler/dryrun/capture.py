@@ -57,10 +57,14 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.waits: list[DryWait] = []
         self.issued: list[tuple[int, str]] = []
         """Order and stream of each collective of the step, as issued."""
+        self.has_cudnn = True
+        """Whether convolutions run in cuDNN."""
         self.region: Callable[[], int | None] = lambda: None
         self.note_total: Callable[[torch.Tensor, int], None] = lambda *_: None
         self.total_of: Callable[[torch.Tensor], int | None] = lambda _: None
         self.sent: Callable[[Any], None] = lambda _: None
+        self.assumed: Callable[[str], None] = lambda _: None
+        """Called with what a result takes for granted of ranks that do not run."""
         self._kinds: dict[int, tuple[int, Any, bool | None, Any, bool]] = {}
         self._memo = Memo(tensors.mode)
         self._subclasses: dict[tuple[type, ...], bool] = {}
@@ -206,7 +210,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _op(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place, order: int) -> None:
         assert self.step is not None
-        work = Work(func, args, kwargs, result)
+        work = Work(func, args, kwargs, result, has_cudnn=self.has_cudnn)
         self.ops.append(
             DryOp(
                 step=self.step,
@@ -281,10 +285,12 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             first = self.issued[-1][0]
         # A functional one has its number taken away: torch's wrapper of its result cannot hold one.
         native = func.namespace == "c10d" and bool(calls)
-        exchanged = Exchanged(calls[0].op, arguments, _ranks_of(calls[0].group)) if native else None
+        exchanged = Exchanged(calls[0], arguments) if native else None
         result = self._issued(func, args, kwargs)
         if exchanged is not None:
-            exchanged.note()
+            assumed = exchanged.note()
+            if assumed is not None:
+                self.assumed(assumed)
         self.sent(arguments.get("tensors") or tensors_in(args)[:1])
         for tensor in tensors_in(result):
             if isinstance(tensor, FakeTensor) and not self.storages.knows(tensor):
@@ -363,10 +369,6 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 place.source,
             )
         )
-
-
-def _ranks_of(group: Any) -> int:
-    return int(group.size()) if group is not None else 1
 
 
 def _without_number(value: Any) -> Any:

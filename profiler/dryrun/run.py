@@ -69,6 +69,8 @@ class DryRun:
         """Id of a parameter that an optimizer updates -> whether it is on the host."""
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
+        self._depth = 0
+        """Modules whose calls run: each is called by the one before."""
         self.alone = False
         """Whether the program trains without a process group."""
         self._due = False
@@ -115,6 +117,8 @@ class DryRun:
         mode.note_total, mode.total_of = values.note_total, values.total_of
         mode.region = lambda: self.shim.region
         mode.sent = lambda sent: setattr(self.shim, "last_sent", sent)
+        mode.has_cudnn = self.options.machine.has_cudnn
+        mode.assumed = self.shim.guess
         self.shim.work_waited = self._work_waited
         self.shim.work_handed = self._work_handed
         self.shim.resized = self.storages.resized
@@ -182,6 +186,15 @@ class DryRun:
 
     def _around_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self._depth:
+                self.values.forwarded()
+            self._depth += 1
+            try:
+                return called(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._model is None and torch.is_grad_enabled() and module.training:
                 self._model = module
                 self.storages.limit_bytes = None

@@ -118,5 +118,7 @@ def main(story: str | None, variants: Mapping[str, Build], backend: str | None =
         report = session.report()
         if report is not None:
             report.show()
-            print("losses of rank 0: " + " ".join(f"{float(loss):.4f}" for loss in losses))
+            # A pipeline has its losses on the last stage, and rank 0 is on the first.
+            if losses[-1].numel():
+                print("losses of rank 0: " + " ".join(f"{float(loss):.4f}" for loss in losses))
     leave()

@@ -1,8 +1,8 @@
 """The price of a dry run: recorded operators and collectives on the streams that run them, and their memory.
 
 It may import `analyzers.forecast.compute`, `analyzers.forecast.memory`, `analyzers.forecast.plan`,
-`analyzers.replay.events`, `analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.records`,
-`ledger.report`, `ledger.tables`.
+`analyzers.replay.events`, `analyzers.roofline`, `analyzers.shared`, `ledger`, `ledger.answers`,
+`ledger.records`, `ledger.report`, `ledger.tables`.
 Start reading in `priced`.
 """
 

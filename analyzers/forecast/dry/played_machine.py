@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import fabric_names, gpu_to_toml, load_fabric, to_toml
+from shardtoll.analyzers.shared.gpu_maker import gpu_maker
 from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.ledger.report.dry_entries import MACHINE
 
@@ -37,4 +38,5 @@ def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
         # A file may be gone or changed when the run is read.
         gpu_toml=None if found.shipped else gpu_to_toml(card),
         fabric_toml=None if asked in fabric_names() else to_toml(machines),
+        has_cudnn=gpu_maker(" ".join((card.name, *card.device_names))) != "amd",
     )

@@ -19,12 +19,16 @@ class Enough(BaseException):
 
 
 class Endless(BaseException):
-    """The program waits for a number that no dry run has; no `except Exception` of the program's stops it."""
+    """The program seems to wait for a number that nobody has; no `except Exception` of its own stops it."""
 
-    def __init__(self, what: str, line: str | None, answers: int) -> None:
+    def __init__(self, what: str, line: str | None, answers: int, *, calls: bool = False) -> None:
+        """`answers` without a step; with `calls`, as many calls of modules that had answers after them."""
         where = line or "the program"
-        self.message = f"{where}: {what} was answered {answers:,} times without an optimizer step"
-        self.advice = "the loop waits for a value that no dry run has: give another --item, or bound the loop"
+        often = f"in {answers:,} forwards" if calls else f"{answers:,} times"
+        self.message = f"{where}: {what} was answered {often} without an optimizer step"
+        self.advice = (
+            "if the loop waits for a value, give another --item; if it is bounded, run fewer iterations"
+        )
         super().__init__(self.message)
 
 

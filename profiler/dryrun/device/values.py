@@ -18,7 +18,8 @@ BALANCED: Final = "balanced"
 """The policy that shares out sizes evenly, as among experts, and else answers 0."""
 
 _MOST_ANSWERS: Final = 20_000
-"""Answers at one line without an optimizer step between; a loop that asks more often waits for a number."""
+"""Answers at one line without a module called or an optimizer step between. As many calls of modules may have
+answers without a step. A loop that makes more waits for a number, or is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,10 @@ class Values:
         self._user_line = user_line
         self.asked: Counter[tuple[str, str | None]] = Counter()
         """(what was asked, line of the program) -> how often."""
-        self._since_step: Counter[str | None] = Counter()
+        self._since_call: Counter[str | None] = Counter()
+        """Line -> answers since an outermost module was called, or an optimizer stepped."""
+        self._calls = 0
+        """Calls of outermost modules since the step that had answers after them."""
         self._truths = Truths()
         self.synchronized: Callable[[], None] | None = None
         """Called where the host waits for the device, as for a value."""
@@ -64,15 +68,22 @@ class Values:
     def _note(self, what: str) -> None:
         line = self._user_line(sys._getframe(2))
         self.asked[what, line] += 1
-        self._since_step[line] += 1
-        if self._since_step[line] > _MOST_ANSWERS:
-            raise Endless(what, line, _MOST_ANSWERS)
+        self._since_call[line] += 1
+        if self._since_call[line] > _MOST_ANSWERS or self._calls >= _MOST_ANSWERS:
+            raise Endless(what, line, _MOST_ANSWERS, calls=self._calls >= _MOST_ANSWERS)
         if self.synchronized is not None:
             self.synchronized()
 
     def stepped(self) -> None:
         """Note that an optimizer has stepped."""
-        self._since_step.clear()
+        self._since_call.clear()
+        self._calls = 0
+
+    def forwarded(self) -> None:
+        """Note that a module is called that no other one calls: a loop around it makes progress."""
+        if self._since_call:
+            self._since_call.clear()
+            self._calls += 1
 
     def carry(self, source: torch.Tensor, made: torch.Tensor) -> None:
         """Note that `made` is a copy of `source`, and as true."""

@@ -72,7 +72,10 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 class Work:
     """The columns of a dry operator that its call gives."""
 
-    def __init__(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+    def __init__(
+        self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, *, has_cudnn: bool = True
+    ) -> None:
+        self._has_cudnn = has_cudnn
         self.name: str = func._schema.name
         self.given = tensors_in(args) + tensors_in(kwargs)
         self.made = tensors_in(result)
@@ -150,7 +153,7 @@ class Work:
         if transposed:
             image = arguments["input"]
         self.kind = "gemm"
-        self.dtype = multiplied(weight, convolution=True)
+        self.dtype = multiplied(weight, convolution=True) if self._has_cudnn else dtype_text(weight)
         self.columns |= {
             "batch": groups,
             "m": image.shape[0] * math.prod(image.shape[2:]),

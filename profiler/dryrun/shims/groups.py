@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardtoll.profiler.dryrun.device.errors import user_line
 from shardtoll.profiler.dryrun.device.stand_ins import nothing
 from shardtoll.profiler.dryrun.device.world import World
 from shardtoll.profiler.dryrun.shims.playing import Playing
@@ -63,6 +62,8 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             store=torch._C._distributed_c10d.HashStore(),
             **({} if timeout is None else {"timeout": timeout}),
         )
+        # Names of groups that a program destroyed come again.
+        backends.clear()
         backends[_name_of(None)] = _backend_of(backend)
 
     for name in _GROUP_MODULES:
@@ -86,8 +87,16 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
         return group
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
+    known = dist.get_backend
+
+    @functools.wraps(known)
+    def get_backend(group: Any = None) -> str:
+        # It refuses a group that does not exist, and one that this rank is no member of.
+        known(group)
+        return backends.get(_name_of(group), "nccl")
+
     # Only for the program: torch's own code asks its own name for it, to choose what a backend can do.
-    replaced.put(dist, "get_backend", lambda group=None: backends.get(_name_of(group), "nccl"))
+    replaced.put(dist, "get_backend", get_backend)
     # It counts the ranks that came to a barrier: asked for by TORCH_DIST_INIT_BARRIER=1, as OLMo does.
     replaced.put_where_it_is(c10d, "_store_based_barrier", nothing)
     # Hosts meet in it: gloo has it, and the fake group has not.
@@ -193,16 +202,13 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         if object_gather_list is not None:
             object_gather_list[:] = [obj] * len(object_gather_list)
 
-    def guessed(what: str) -> None:
-        shim.guessed[what, user_line(sys._getframe(2))] += 1
-
     def scatter_object_list(
         scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, *_: Any, **__: Any
     ) -> None:
         given = scatter_object_input_list
         scatter_object_output_list[0] = given[world.rank % len(given)] if given else None
         if not given:
-            guessed("scatter_object_list gave None, as no other rank runs")
+            shim.guess("scatter_object_list gave None, as no other rank runs")
 
     def broadcast_object_list(
         object_list: list[Any],  # noqa: ARG001 (programs pass it by name)
@@ -215,7 +221,7 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         if group_src is not None:
             sender = group_src if group is None else dist.get_global_rank(group, group_src)
         if sender not in (None, world.rank):
-            guessed("broadcast_object_list left the list as it was, as no other rank runs")
+            shim.guess("broadcast_object_list left the list as it was, as no other rank runs")
 
     last: list[Any] = []
 
@@ -225,9 +231,9 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
         if len(last) == len(object_list):
             object_list[:] = [_answered(given) for given in last]
-            guessed("recv_object_list gave what this rank sent last, as no other rank runs")
+            shim.guess("recv_object_list gave what this rank sent last, as no other rank runs")
         else:
-            guessed("recv_object_list left the list as it was, as no other rank runs")
+            shim.guess("recv_object_list left the list as it was, as no other rank runs")
         return world.rank
 
     for owner in (dist, dist.distributed_c10d):

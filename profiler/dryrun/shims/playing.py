@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.profiler.dryrun.device.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.device.errors import user_line
 from shardtoll.profiler.dryrun.device.stand_ins import Memory
 from shardtoll.profiler.dryrun.device.timeline import Timeline
 from shardtoll.profiler.dryrun.device.world import World
@@ -45,7 +47,11 @@ class Playing:
         self.skipped_files: list[str] = []
         """Files that were not saved or loaded, one line each."""
         self.guessed: Counter[tuple[str, str | None]] = Counter()
-        """(what stood for objects that another rank would have sent, line of the program) -> how often."""
+        """(what stood for that which another rank would have sent, line of the program) -> how often."""
         self.reducers: weakref.WeakSet[DryReducer] = weakref.WeakSet()
         """Reducers of DDP's gradients."""
         self._replaced = Replaced()
+
+    def guess(self, what: str) -> None:
+        """Count what stands for that which another rank would have sent, with the program's line."""
+        self.guessed[what, user_line(sys._getframe(1))] += 1

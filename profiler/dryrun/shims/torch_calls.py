@@ -8,7 +8,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -64,13 +64,17 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
 
     replaced.put(FakeTensor, "__new__", staticmethod(new))
     # A copy of a model asks each parameter for its address.
-    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+    warnings.filterwarnings("ignore", message=_POINTER)
     quiet = warnings.filters[0]
     replaced.afterwards(functools.partial(_silent_no_more, quiet))
     # A program's mistake is one line of ours; its traceback inside of torch helps nobody.
     replaced.put(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
     _autocast(replaced)
     _storage(shim, replaced)
+
+
+_POINTER: Final = "Accessing the data pointer of FakeTensor(?#a dry run)"
+"""With a comment: a program's filter that is equal to ours would make room for it, and go with it."""
 
 
 def _silent_no_more(quiet: Any) -> None:

@@ -203,6 +203,15 @@ def test_output_of_an_unknown_kind(told, run_folder: Path):
         )
 
 
+@pytest.mark.parametrize("command", ["run", "dryrun"])
+def test_a_folder_as_output_names_the_option_for_folders(shardtoll, tmp_path: Path, command: str):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    (said,) = shardtoll(command, "-o", "runs/a", script).err.splitlines()
+    assert said.endswith(": end the file's name in one of them, or keep the run in a folder by --out runs/a")
+    assert "--out" not in shardtoll(command, "-o", "x.pdf", script).err
+
+
 def test_output_of_several_paths(told, run_folder: Path):
     assert told(run_folder, run_folder, "-o", "x.json") == (
         "-o is given with 2 paths: report them one by one, each to its own file"

@@ -11,6 +11,7 @@ from torch import nn
 
 from shardtoll.analyzers.forecast.compute import Matmul, price_operator
 from shardtoll.analyzers.forecast.dry.operators import products_of, work_of
+from shardtoll.analyzers.forecast.dry.played_machine import machine_of
 from shardtoll.ledger.records.dry import DryOp
 from shardtoll.ledger.tables.tables import to_records
 from tests.dry_runs import recorded
@@ -64,6 +65,14 @@ def test_formats_follow_torchs_switches() -> None:
     torch.set_float32_matmul_precision("high")
     ops = products()
     assert formats(ops, "conv") == {"float32"}
+    assert formats(ops, "matmul") == {"tf32"}
+
+
+@pytest.mark.parametrize(("gpu", "format_of_conv"), [("mi300x", "float32"), ("h100-sxm", "tf32")])
+def test_only_cudnn_convolves_in_tf32(gpu: str, format_of_conv: str) -> None:
+    torch.set_float32_matmul_precision("high")
+    ops = products(machine=machine_of(gpu, "h100x8-ib400"))
+    assert formats(ops, "conv") == {format_of_conv}
     assert formats(ops, "matmul") == {"tf32"}
 
 

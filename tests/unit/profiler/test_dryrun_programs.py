@@ -405,6 +405,53 @@ def test_waiting_forever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         recorded(wait)
 
 
+class Picky(nn.Module):
+    """A layer in another module that asks for 15 values at each call, and refuses batches of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 1:
+            raise ValueError("a batch of one")
+        y: torch.Tensor = self.inner(x)
+        for place in range(15):
+            y[0, place].item()
+        return y
+
+
+def test_a_bounded_evaluation_may_ask_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "_MOST_ANSWERS", 20)
+
+    def train() -> None:
+        model = Picky().cuda()
+        with torch.no_grad():
+            model.eval()
+            with pytest.raises(ValueError, match="a batch of one"):
+                model(torch.randn(1, 16, device="cuda"))
+            for _ in range(15):
+                model(torch.randn(4, 16, device="cuda"))
+            model.train()
+        trained(model, steps=10)
+
+    assert sum(recorded(train, steps=8).frame("notices")["text"].str.contains("item()", regex=False)) == 1
+
+
+def test_forwards_without_a_step_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "_MOST_ANSWERS", 20)
+    calls: list[int] = []
+
+    def wait() -> None:
+        model = Picky().cuda()
+        while model(torch.randn(4, 16, device="cuda")).sum().item() < 1:
+            calls.append(1)
+
+    with pytest.raises(UsageError, match="in 20 forwards without an optimizer step"):
+        recorded(wait)
+    assert len(calls) == 20
+
+
 def test_a_number_that_ranks_sum_with_a_functional_collective_is_unknown() -> None:
     asked: list[float] = []
 
@@ -494,6 +541,36 @@ def test_a_group_has_the_backend_that_the_program_asked_for(asked: str | None) -
     recorded(train, world=4)
     whole = asked or "undefined"
     assert seen == [whole, whole, whole, "gloo"]
+
+
+def test_a_group_that_is_not_there_has_no_backend() -> None:
+    def train() -> None:
+        with pytest.raises(ValueError, match="process group has not been initialized"):
+            dist.get_backend()
+        dist.init_process_group("gloo")
+        ours, others = dist.new_group([0, 1], backend="nccl"), dist.new_group([2, 3])
+        assert dist.get_backend(ours) == "nccl"
+        with pytest.raises(ValueError, match="Invalid process group"):
+            dist.get_backend(others)
+        dist.destroy_process_group()
+        for group in (None, ours):
+            with pytest.raises(ValueError, match=r"process group|Process group"):
+                dist.get_backend(group)
+        dist.init_process_group("nccl")
+        assert dist.get_backend() == "nccl"
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train, world=4)
+
+
+def test_the_programs_own_filters_of_warnings_stay() -> None:
+    message = "Accessing the data pointer of FakeTensor"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=message)
+        warnings.filterwarnings("error", category=BytesWarning)
+        before = list(warnings.filters)
+        recorded(lambda: trained(nn.Linear(16, 16).cuda()))
+        assert list(warnings.filters) == before
 
 
 def test_hosts_meet_in_a_monitored_barrier() -> None:
