@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardtoll.analyzers.advise.advise import Beside, advise, slower_by
-from shardtoll.analyzers.advise.path import NOISE
+from shardtoll.analyzers.advise.decision_path import NOISE
 from shardtoll.dashboards.advise.advice_rows import sections
 from shardtoll.ledger.answers.advice import SAME
 from tests.unit.analyzers.advise.test_advise import BASE
