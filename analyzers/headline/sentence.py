@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-import pandas as pd
-
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.headline import copies as headline_copies
-from shardtoll.analyzers.headline import host_waits
+from shardtoll.analyzers.headline import host_waits, unattributed
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline.advice import (
     WIDTH,
@@ -33,23 +30,14 @@ from shardtoll.analyzers.headline.advice import (
 from shardtoll.analyzers.headline.communication import of_communication
 from shardtoll.analyzers.headline.said import LEAST_SAID, LEAST_SHARE, NO_STEP, Said, joined
 from shardtoll.analyzers.headline.shares import blind, brief_of, off_record, own_ns
-from shardtoll.analyzers.headline.step_words import after, lead, step_word
-from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.shared.tally import with_columns
+from shardtoll.analyzers.headline.step_words import after, lead
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.unbilled import Unbilled
-from shardtoll.ledger.words.human import duration, percent
 
 LEAST_TOLL: Final = 0.01
 """Part of the step that a finding must cost to be said to explain idle time."""
 
 EQUAL_BATCHES: Final = "duplicated-data"
-
-LEAST_UNATTRIBUTED: Final = 0.2
-"""Share of all ranks' steps from which unattributed time leads. It must also be more than copies and idle
-time and `UNATTRIBUTED_TO_EXPOSED` times what communication costs."""
-
-UNATTRIBUTED_TO_EXPOSED: Final = 3.0
 
 
 def sentence(
@@ -104,7 +92,7 @@ def _weighed(context: Context, findings: Sequence[Finding], unbilled: Unbilled |
     if unknown is not None or share is None:
         return Said(unknown or NO_STEP)
     said = of_communication(context, share, findings)
-    besides = (headline_copies.besides, headline_idle.besides, _besides_unattributed)
+    besides = (headline_copies.besides, headline_idle.besides, unattributed.besides)
     return replace(said, more=(*said.more, *(each(context) for each in besides)))
 
 
@@ -126,7 +114,7 @@ def _leading(
     host = host_waits.clause(context, findings, within_idle=True)
     if host is not None:
         return host
-    return _unattributed(context), ("unattributed-time",)
+    return unattributed.clause(context), ("unattributed-time",)
 
 
 def _worth_saying(context: Context, findings: Sequence[Finding], kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -148,46 +136,3 @@ def _equal_batches(findings: Sequence[Finding]) -> tuple[str, tuple[str, ...]] |
     if first is None:
         return None
     return f"{first.title[0].upper()}{first.title[1:]}", (EQUAL_BATCHES,)
-
-
-@once
-def _rows(context: Context) -> pd.DataFrame:
-    """Return the steps with their own time and its unattributed part, both without capture's own time."""
-    rows = context.parts_rows
-    capture = rows["capture_ns"].astype("float64").fillna(0.0)
-    unknown = (rows["unattributed_ns"].astype("float64") - capture).clip(lower=0)
-    return with_columns(rows, own_ns=rows["duration_ns"].astype("float64") - capture, unknown_ns=unknown)
-
-
-def _share_unattributed(context: Context) -> float:
-    """Return the share of unattributed time in all ranks' steps, capture's own left out."""
-    rows = _rows(context)
-    total = float(rows["own_ns"].sum())
-    return float(rows["unknown_ns"].sum()) / total if total > 0 else 0.0
-
-
-def _unattributed(context: Context) -> str | None:
-    """Return how much is unattributed, with figures; None if something else costs more."""
-    unknown = _share_unattributed(context)
-    copied, idle, comm = headline_copies.shares(context)
-    if (
-        unknown < LEAST_UNATTRIBUTED
-        or unknown < UNATTRIBUTED_TO_EXPOSED * comm
-        or unknown < max(copied, idle)
-    ):
-        return None
-    mean = _rows(context).groupby("rank")[["own_ns", "unknown_ns"]].mean()
-    row = int(np.argmax(mean["unknown_ns"].to_numpy(dtype=np.float64)))
-    worst, rank = mean.iloc[row], int(mean.index[row])
-    lost, took = float(worst["unknown_ns"]), float(worst["own_ns"])
-    return (
-        f"No record explains {duration(lost)} ({percent(lost / took)}) of rank {rank}'s {duration(took)} "
-        f"{step_word(context)}, more than communication costs"
-    )
-
-
-def _besides_unattributed(context: Context) -> str:
-    """Return a clause on unattributed time if it is more than exposed communication but does not lead."""
-    unknown = _share_unattributed(context)
-    _, _, comm = headline_copies.shares(context)
-    return f"; another {percent(unknown)} is unattributed" if unknown >= max(LEAST_UNATTRIBUTED, comm) else ""
