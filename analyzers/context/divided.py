@@ -83,6 +83,13 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
     return rows.written(frame)
 
 
+def largest_error_ns(rows: pd.DataFrame) -> float:
+    """Return how far compute and idle time per step may be off, on the worst of these steps' ranks that are
+    divided; 0 if none is: then both were measured."""
+    divided_rows = rows.dropna(subset=["parts_error_ns"])
+    return float(divided_rows.groupby("rank")["parts_error_ns"].mean().max()) if len(divided_rows) else 0.0
+
+
 def _watched(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which rows are of watched steps that know all of their exposed communication."""
     numbers = watched_steps(ledger.tables["steps"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.divided import largest_error_ns
 from shardtoll.analyzers.whatif.edits.remedies import edit_of
 from shardtoll.analyzers.whatif.savings import replayer
 from shardtoll.ledger import KINDS, Finding, ranked
@@ -27,7 +28,7 @@ def as_infos(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ..
     Equal batches stay a warning: they are no matter of time. So do fixes that save enough together: two ranks
     that stall in the same steps hide each other's cost.
     """
-    error_ns = _error_ns(context)
+    error_ns = largest_error_ns(context.parts_rows)
     little = [finding for finding in findings if _saves_little(context, finding, finding.saving_high_ns)]
     hidden = [finding for finding in findings if _saves_little(context, finding, finding.saving_ns)]
     if little and len(hidden) > 1 and _is_worth(context, _together_ns(context, hidden)):
@@ -68,9 +69,3 @@ def _is_noise(finding: Finding, error_ns: float) -> bool:
         return False
     divided = KINDS[finding.kind] in DIVIDED and finding.kind not in TIMED and finding.confidence != "certain"
     return divided and finding.toll_ns is not None and finding.toll_ns < error_ns
-
-
-def _error_ns(context: Context) -> float:
-    """Return how far compute and idle time per step may be off, on the worst rank; 0 if measured."""
-    rows = context.parts_rows.dropna(subset=["parts_error_ns"])
-    return float(rows.groupby("rank")["parts_error_ns"].mean().max()) if len(rows) else 0.0

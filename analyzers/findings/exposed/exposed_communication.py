@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -134,13 +135,13 @@ def find(context: Context) -> list[Finding]:
         )
         for line in large
     ]
-    rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
+    codes = {line.code for line in large}
+    small = [line for line in result.lines if line.code not in codes]
+    rest = keep(frame, ~np.isin(result.code, [*codes]))
     for line in tally(rest, ("all",), VALUES, context.timed).lines:
         if _share(context, line) >= LEAST_SHARE:
-            most = max((each for each in result.lines if each not in large), key=_exposed_ns)
-            lines = len(result.lines) - len(large)
-            small = _rest(context, line, rest.index.to_numpy(), lines, most)
-            findings.append(replace(small, rows=Rows.of(collectives=rest.index)))
+            made = _rest(context, line, rest.index.to_numpy(), small)
+            findings.append(replace(made, rows=Rows.of(collectives=rest.index)))
     return findings
 
 
@@ -240,14 +241,11 @@ def _remedy(context: Context, line: Line, message_bytes: int | None, module: str
     return sharded or exposed_remedies.remedy(cause, op, phase, message_bytes, torch, count=count)
 
 
-def _exposed_ns(line: Line) -> int:
-    return line.figures["exposed_ns"] or 0
-
-
-def _rest(context: Context, line: Line, places: Codes, lines: int, most: Line) -> Finding:
+def _rest(context: Context, line: Line, places: Codes, small: Sequence[Line]) -> Finding:
     """Return the finding of all small places, with the advice for the one that costs most of them."""
+    most = max(small, key=lambda each: each.figures["exposed_ns"] or 0)
     what = (
-        f"{in_steps(line.each, 'collective')} at {times(lines, 'place')} of less than "
+        f"{in_steps(line.each, 'collective')} at {times(len(small), 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
     advice, only_hides = _remedy(context, most, None, None), _only_hides(context, most, None)

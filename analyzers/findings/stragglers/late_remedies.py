@@ -153,17 +153,13 @@ def remedy(
             "on all ranks in turn, or in a thread.",
             "if step % 100 == 0:  # not in every step\n    log(metrics)",
         )
-    if on_cpu and lines is not None:
-        return (
-            f"Look at the code {lines}: only rank {rank} sleeps, loads data, or reads and writes files "
-            "there. While it runs, `py-spy dump --pid PID` shows where its thread is.",
-            f"if dist.get_rank() == {rank}:\n"
-            "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
-        )
     if on_cpu:
         return (
             f"Run py-spy dump --pid PID for rank {rank}, whose thread runs no operator meanwhile. Only "
-            "this rank sleeps, loads data, or reads and writes files.",
+            "this rank sleeps, loads data, or reads and writes files."
+            if lines is None
+            else f"Look at the code {lines}: only rank {rank} sleeps, loads data, or reads and writes files "
+            "there. While it runs, `py-spy dump --pid PID` shows where its thread is.",
             f"if dist.get_rank() == {rank}:\n"
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.divided import largest_error_ns
 from shardtoll.analyzers.findings.stragglers.late_remedies import IDLE
 from shardtoll.analyzers.shared import host_code
 from shardtoll.analyzers.shared.tally import keep
@@ -88,10 +89,8 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
 def _error_ns(context: Context) -> float:
     """Return how far idle time may be off, on the rank with the largest error; 0 if a rank's was measured."""
     rows = context.step_rows
-    divided = keep(rows, rows["parts_error_ns"].notna())
-    if set(divided["rank"]) != set(rows["rank"]):
-        return 0.0
-    return float(divided.groupby("rank")["parts_error_ns"].mean().max())
+    divided = rows.loc[rows["parts_error_ns"].notna(), "rank"]
+    return largest_error_ns(context.parts_rows) if set(divided) == set(rows["rank"]) else 0.0
 
 
 def _billed_ns(findings: Sequence[Finding], rank: int, lost_ns: Mapping[str, float]) -> float:
