@@ -15,7 +15,7 @@ from shardtoll.ledger.records.errors import UsageError
 from shardtoll.profiler.traces.collectives import timed_pattern
 from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.collectives.timed_pattern import TimedPattern, timed
-from tests.unit.profiler.traces.collectives.test_kernels import NAMING
+from tests.unit.profiler.traces.collectives.test_patterns import NAMING
 
 SLOW = {
     ".*a.*b.*c.*d.*e": "abcd" * 500,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import fsspec
 import pytest
 
 from shardtoll.ledger.records.errors import TraceError
-from shardtoll.profiler.live.capture.calls import give_numbers
-from shardtoll.profiler.live.cause.call import Call
-from shardtoll.profiler.live.cause.pending import NOWHERE, Message, PendingCollective
 from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.trace_columns import COPY, KERNEL, SET
 from shardtoll.profiler.traces.job.job import read_traces
@@ -306,29 +301,3 @@ def test_more_rows_than_the_limit_are_refused(small: Small) -> None:
     assert len(small.trace(row_limit=8).device.name) == 4
     with pytest.raises(TraceError, match="holds more than 7 events of interest"):
         small.trace(row_limit=7)
-
-
-def numbered(after: int | None, **call: Any) -> PendingCollective:
-    pending = PendingCollective(Message("all_reduce", "0", 2, "float32", 4, 4, "SUM"), NOWHERE, 0, seq=7)
-    give_numbers([(pending, Call("all_reduce", None, 4, "float32", (), **call))], after)
-    return pending
-
-
-@pytest.mark.parametrize(
-    ("after", "call", "growth", "seq"),
-    [
-        (8, {}, 1, 8),
-        (7, {}, 0, 7),
-        (None, {}, 0, None),
-        # Somebody else's came between: it is not ours to account for, and which was first is unknown.
-        (9, {}, 1, None),
-        (11, {"counted": 4}, 4, 11),
-        (12, {"counted": 4}, 4, None),
-        (9, {"counted": 2, "unnumbered": True}, 2, None),
-    ],
-)
-def test_a_record_counts_for_its_own_operator_only(
-    after: int | None, call: dict[str, Any], growth: int, seq: int | None
-) -> None:
-    one = numbered(after, **call)
-    assert (one.growth, one.seq) == (growth, seq)
