@@ -598,17 +598,21 @@ def test_weights_loaded_into_the_class_of_a_parameter_make_one() -> None:
 
 
 def test_copying_a_model_warns_of_nothing_in_torch() -> None:
-    before = list(warnings.filters)
-
     def train() -> None:
-        warnings.simplefilter("always", append=True)
         copy.deepcopy(nn.Linear(16, 16))
         trained(nn.Linear(16, 16).cuda())
 
-    with warnings.catch_warnings(record=True) as caught:
-        recorded(train)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            before = list(warnings.filters)
+            recorded(train)
+            assert list(warnings.filters) == before
+    finally:
+        torch.set_warn_always(always)
     assert not [each for each in caught if "data pointer" in str(each.message)]
-    assert list(warnings.filters) == before
 
 
 def test_a_checkpoint_saved_meanwhile_is_done_at_once() -> None:

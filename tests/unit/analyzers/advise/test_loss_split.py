@@ -19,6 +19,8 @@ def made(request: pytest.FixtureRequest) -> Advice:
 
 
 def test_the_parts_of_a_layout_are_its_step(made: Advice) -> None:
+    assert made.ties
+    assert made.levers
     for each in (*made.ties, *made.others, *(lever.candidate for lever in made.levers)):
         parts = each.compute_ns + sum(each.exposed_ns.values()) + each.bubble_ns + each.other_ns
         assert parts == pytest.approx(each.step_ns.expected, rel=0.02), each.words
@@ -51,6 +53,7 @@ def test_the_next_narrower_precision_is_a_lever(made: Advice) -> None:
     # Another precision is no layout of the figure, and has words of its own.
     assert lever.candidate.words == f"{made.best.words}, {wanted}"
     assert lever.candidate not in made.pareto
+    assert {each.precision for each in made.pareto} == {None}
     assert made.best in made.pareto or any(
         each.memory_bytes <= made.best.memory_bytes and each.step_ns.expected <= made.best.step_ns.expected
         for each in made.pareto
