@@ -161,7 +161,10 @@ def none_expected(*, foreign: bool = False) -> Iterator[None]:
     """
     before = take()
     yield
-    lines = left(before, take(), foreign=foreign)
+    _expect_none(left(before, take(), foreign=foreign))
+
+
+def _expect_none(lines: list[str]) -> None:
     assert not lines, "left behind:\n  " + "\n  ".join(lines)
 
 
@@ -186,8 +189,7 @@ class Row:
         before.states["warnings filters"] = list(warnings.filters)
         yield
         self._end = take()
-        lines = left(before, self._end)
-        assert not lines, "left behind:\n  " + "\n  ".join(lines)
+        _expect_none(left(before, self._end))
 
 
 class _Threads(Counter[str]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shardtoll.profiler.dryrun.device.work import tensors_in
@@ -44,7 +43,7 @@ class Exchanged:
     """Numbers that a collective passes on or reduces: read before it, noted after it."""
 
     def __init__(self, call: Call, arguments: dict[str, Any]) -> None:
-        self._op = call.op
+        self._op, self._reduction = call.op, call.reduce_op
         self._arguments = arguments
         self._ranks = int(call.group.size()) if call.group is not None else 1
         self._is_root = self._ranks == 1 or call.root == call.group.rank()
@@ -77,10 +76,9 @@ class Exchanged:
             return numbers.clone() if self._is_root else None
         if self._op != "all_reduce":
             return None
-        reduction = _name_of(self._arguments.get("reduce_op"))
-        if reduction in _SAME:
+        if self._reduction in _SAME:
             return numbers.clone()
-        if reduction != "sum" or numbers.dtype == torch.bool:
+        if self._reduction != "SUM" or numbers.dtype == torch.bool:
             return None
         return (numbers * self._ranks).to(numbers.dtype)
 
@@ -89,13 +87,5 @@ _INPUTS: Final = ("tensors", "input", "inputs", "input_tensor", "input_tensors",
 _OUTPUTS: Final = ("output_tensors", "output_tensor", "output_lists", "output", "outputs", "out")
 _IN_PLACE: Final = ("all_reduce", "broadcast", "reduce", "recv")
 """Collectives that write to what they are given."""
-_SAME: Final = ("avg", "min", "max", "band", "bor")
+_SAME: Final = ("AVG", "MIN", "MAX", "BAND", "BOR")
 """Reductions that make of equal numbers the same one."""
-
-
-def _name_of(reduction: Any) -> str:
-    if isinstance(reduction, torch.ScriptObject):
-        # Only its number is to be had: str() of it is that of its class.
-        boxed: Any = reduction
-        return str(dist.ReduceOp.RedOpType(int(boxed.op())).name).lower()
-    return str(reduction).lower()

@@ -35,7 +35,14 @@ def chosen(name: str, config: str, device_type: str | None) -> str:
     return distinct[0] if len(distinct) == 1 else backends.get("cpu", name)
 
 
+def named_backend(group: Any = None) -> str:
+    """Return torch's own name for a group's backend.
+
+    In a dry run `dist.get_backend` answers what the program asked for.
+    """
+    return str(c10d.get_backend(group))
+
+
 def backend_of(group: Any = None, device_type: str | None = None) -> str:
     """Return the backend of this rank's `group`, or of the default one, for tensors of `device_type`."""
-    # torch's own name for it: in a dry run `dist.get_backend` answers what the program asked for.
-    return chosen(str(c10d.get_backend(group)), str(dist.get_backend_config(group)), device_type)
+    return chosen(named_backend(group), str(dist.get_backend_config(group)), device_type)

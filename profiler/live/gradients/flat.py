@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FlatParameter, FullyShardedDataParallel
 
 from shardtoll.ledger import UsageError
+from shardtoll.profiler.live.cause.backends import named_backend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +56,7 @@ class Piece:
 
 
 def _sends_cuda(group: Any) -> bool:
-    backend = str(dist.get_backend(group))
+    backend = named_backend(group)
     return "nccl" in backend and "cpu" not in backend
 
 

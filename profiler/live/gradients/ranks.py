@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from shardtoll.ledger import UsageError
+from shardtoll.profiler.live.cause.backends import named_backend
 
 T = TypeVar("T")
 
@@ -23,8 +24,7 @@ class Ranks:
         self.distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if self.distributed else 0
         self.size = dist.get_world_size() if self.distributed else 1
-        # torch's own name for it: in a dry run `dist.get_backend` answers what the program asked for.
-        self.backend = str(dist.distributed_c10d.get_backend()) if self.distributed else None
+        self.backend = named_backend() if self.distributed else None
 
     def gather(self, item: T) -> list[T]:
         """Return what every rank gave, by rank."""
