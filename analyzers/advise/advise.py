@@ -181,7 +181,6 @@ def _enough(search: Search) -> Layout | None:
     GPUs may be enough.
     """
     question = search.question
-    limit = question.memory_share * search.capacity_bytes
     widest = gcd(question.model.heads, question.model.kv_heads, question.gpus_per_node)
     for gpus in (factor * question.gpus for factor in _TIMES_AS_MANY):
         ep = gcd(question.model.experts, gpus)
@@ -190,7 +189,7 @@ def _enough(search: Search) -> Layout | None:
                 dp=gpus // tp, tp=tp, sequence_parallel=tp > 1, ep=ep, sharding="fsdp", checkpointing="full"
             )
             memory = plan_memory(plan_for(question, layout), search.capacity_bytes)
-            if memory.reserved.high_bytes + memory.outside_bytes <= limit:
+            if memory.fits(question.memory_share):
                 return layout
     return None
 

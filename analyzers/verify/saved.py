@@ -86,7 +86,7 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
 
 
 def _counts(judged: Judged) -> bool:
-    return judged.finding.saving_ns is not None and judged.verdict in ("gone", "smaller")
+    return judged.finding.saving_ns is not None and judged.shrank
 
 
 def _slowed(report: Report, chosen: Chosen) -> bool:

@@ -93,7 +93,7 @@ def _promises(finding: Finding) -> bool:
 def _is_listed(judged: Judged) -> bool:
     """Return whether it stands among those that decide nothing: it has a figure, or is a warning."""
     finding = judged.finding
-    worth = _promises(finding) or finding.severity != "info"
+    worth = judged.promised or finding.severity != "info"
     return worth and finding.family != "trust" and not _decides(finding)
 
 

@@ -156,7 +156,6 @@ def _derived(
 
 def _tables(plan: Path) -> dict[str, Any]:
     """Return the content of the file; UsageError if it is no TOML."""
-    from shardtoll.ledger import UsageError
     from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 
     try:

@@ -24,7 +24,7 @@ def applies(finding: Finding, name: str) -> bool:
 
     A remedy that only measures has no saving.
     """
-    if name == "saving" and finding.remedy is not None and finding.remedy.measures:
+    if name == "saving" and finding.only_measures:
         return False
     return name not in _OF_KIND.get(finding.kind, _OF_FAMILY.get(finding.family, ()))
 

@@ -63,8 +63,7 @@ def saving(finding: Finding) -> str:
 
 def saves(finding: Finding) -> str:
     """Return who saves it: the remedy, or if that only measures, a fix of what it shows."""
-    measures = finding.remedy is not None and finding.remedy.measures
-    return "a fix of what it shows saves" if measures else "saves"
+    return "a fix of what it shows saves" if finding.only_measures else "saves"
 
 
 def part_rows(answer: WhatIf) -> list[Row]:

@@ -367,9 +367,14 @@ class Finding:
         return likely and self.family == "correctness" and self.cause == "missing-reduction"
 
     @property
+    def only_measures(self) -> bool:
+        """Whether its remedy only records more, which by itself saves nothing."""
+        return self.remedy is not None and self.remedy.measures
+
+    @property
     def remedy_saves_ns(self) -> int | None:
         """The saving of the remedy that it names; None if unknown, or if the remedy only measures."""
-        return None if self.remedy is not None and self.remedy.measures else self.saving_ns
+        return None if self.only_measures else self.saving_ns
 
     @property
     def family(self) -> str:

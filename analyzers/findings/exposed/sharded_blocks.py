@@ -7,6 +7,7 @@ from msgspec import Struct
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.exposed.exposed_remedies import COUNTERFACTUAL
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import begins_with
 from shardtoll.ledger import Remedy
 
 _FSDP, _FSDP1 = "FSDP", "FSDP1"
@@ -68,6 +69,5 @@ def remedy(context: Context, cause: str, module: str | None, parameter: str | No
 def _blocks_are_sharded(context: Context) -> bool:
     """Whether FSDP sends for modules below the root too."""
     rows = context.collectives
-    of_fsdp = rows["caused_by_op"].astype("string").str.startswith(_FSDP).fillna(False)
-    below = rows["module"].notna() & (rows["module"].astype("string") != _ROOT).fillna(False)
-    return bool((of_fsdp & below).any())
+    below = (rows["module"].fillna(_ROOT) != _ROOT).to_numpy(dtype=bool)
+    return bool((begins_with(rows["caused_by_op"], _FSDP) & below).any())

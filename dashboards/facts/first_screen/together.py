@@ -113,7 +113,7 @@ def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
     if saves_ns is not None and saves_ns < most:
         why = f"but its fix saves at most {human.duration(saves_ns)}" if saves_ns else ""
         why = why or "but its fix alone saves nothing"
-    elif finding.remedy is not None and finding.remedy.measures:
+    elif finding.only_measures:
         why = "but how to fix it takes a measurement first"
     elif finding.kind == "straggler":
         if len(finding.ranks) == 1:
